@@ -62,7 +62,7 @@ modes = ["client"]
 methods = ["Clip²"]
 seeds = [1]
 tails = [0, 3, 6]
-[claim.5]
+[claim.E]
 says = "At M = 1 SGDClip collapses, and Clip² holds."
 rule = ""
 """
@@ -144,10 +144,10 @@ def test_the_verdict_on_m_1(sgdclip: float, clip2: float, verdict: str) -> None:
     lost = {"sgdclip": sgdclip, "clip2": clip2}
     store = Scripted(lambda spec: 80.0 - (lost[spec["method"]["kind"]] if spec["method"]["buffer"] == 1 else 0.0))
     regime = Regime(Plan.read(SMALL), store)
-    assert judge(regime)["5"].verdict == "not run"
+    assert judge(regime)["E"].verdict == "not run"
     while store.finish(regime.wanted()):
         pass
-    assert judge(regime)["5"].verdict == verdict
+    assert judge(regime)["E"].verdict == verdict
 
 
 def scores(given: dict[tuple[str, ...], float]):
@@ -165,12 +165,12 @@ def scores(given: dict[tuple[str, ...], float]):
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, {"1": "reproduced", "2": "not reproduced", "3": "not reproduced", "4": "not reproduced"}),
-        ({("sgdclip",): 70.0, ("dc-clip2",): 81.0}, {"2": "reproduced", "3": "reproduced", "4": "reproduced"}),
-        ({("sst2", "clip2"): 60.0, ("stsb", "clip2"): 80.5, ("qqp", "clip2"): 80.5}, {"2": "in part"}),
-        ({("fadas",): 79.0, ("dn_dylu",): 79.0}, {"6": "reproduced"}),
-        ({("fadas",): 80.5, ("dn_dylu",): 79.0, ("sd-clip2",): 81.0}, {"6": "in part"}),
-        ({("fadas",): 82.0}, {"6": "not reproduced"}),
+        ({}, {"A": "reproduced", "B": "not reproduced", "C": "not reproduced", "D": "not reproduced"}),
+        ({("sgdclip",): 70.0, ("dc-clip2",): 81.0}, {"B": "reproduced", "C": "reproduced", "D": "reproduced"}),
+        ({("sst2", "clip2"): 60.0, ("stsb", "clip2"): 80.5, ("qqp", "clip2"): 80.5}, {"B": "in part"}),
+        ({("fadas",): 79.0, ("dn_dylu",): 79.0}, {"F": "reproduced"}),
+        ({("fadas",): 80.5, ("dn_dylu",): 79.0, ("sd-clip2",): 81.0}, {"F": "in part"}),
+        ({("fadas",): 82.0}, {"F": "not reproduced"}),
     ],
 )
 def test_the_rules_of_the_plan(given, expected) -> None:
@@ -180,7 +180,7 @@ def test_the_rules_of_the_plan(given, expected) -> None:
         pass
     found = judge(regime)
     assert {number: found[number].verdict for number in expected} == expected
-    assert found["5"].verdict == found["7"].verdict == "not run"
+    assert found["E"].verdict == found["G"].verdict == "not run"
 
 
 RESULTS = """## `fashion`
@@ -214,27 +214,27 @@ def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
     (tmp_path / "results.md").write_text(RESULTS)
     (tmp_path / "reproduction.md").write_text(CLAIMS)
     assert small_numbers(tmp_path) == {
-        "1": "best without waiting − best synchronous: -0.5 points on average, at most a point behind in 1 of 1; "
+        "A": "best without waiting − best synchronous: -0.5 points on average, at most a point behind in 1 of 1; "
         "20 to 20 times sooner",
-        "2": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells, equal in 0",
-        "3": "SD-SGDClip − SGDClip: -0.50 points, ahead in 0 of 1 cells, equal in 0",
-        "4": "DC-Clip² − Clip²: +0.00 points, ahead in 0 of 1 cells, equal in 1",
-        "5": "SGDClip (lr 1) 8.0, Clip² 83.0, SGDClip (lr 0.1) 80.0 ([claim 4](reproduction.md#claim-4) of digits)",
+        "B": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells, equal in 0",
+        "C": "SD-SGDClip − SGDClip: -0.50 points, ahead in 0 of 1 cells, equal in 0",
+        "D": "DC-Clip² − Clip²: +0.00 points, ahead in 0 of 1 cells, equal in 1",
+        "E": "SGDClip (lr 1) 8.0, Clip² 83.0, SGDClip (lr 0.1) 80.0 ([claim 4](reproduction.md#claim-4) of digits)",
     }
 
 
 def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
     found = paper_numbers(["sst2"])  # differences 0.57, 0.12, 0, 1.35
-    assert found["2"].startswith(
+    assert found["B"].startswith(
         "Clip² − SGDClip: +0.51 points, ahead in 3 of 4 cells, equal in 1<br>all of GLUE: Clip² − SGDClip"
     )
-    assert found["5"] == "from M = 4 to M = 1: SGDClip 97.7 → 10.3, Clip² 98.2 → 97.5 (CIFAR-10)"
-    assert found["6"].startswith("SST-2: Clip² 92.3, SD-Clip² 91.5, DC-Clip² 91.6, FADAS 89.2<br>CIFAR-10: Clip² ")
-    assert "FADAS 94.3, DN+DyLU 97.5" in found["6"]
+    assert found["E"] == "from M = 4 to M = 1: SGDClip 97.7 → 10.3, Clip² 98.2 → 97.5 (CIFAR-10)"
+    assert found["F"].startswith("SST-2: Clip² 92.3, SD-Clip² 91.5, DC-Clip² 91.6, FADAS 89.2<br>CIFAR-10: Clip² ")
+    assert "FADAS 94.3, DN+DyLU 97.5" in found["F"]
 
 
 def test_the_pages_of_the_documentation_have_numbers_of_small_networks_for_six_claims() -> None:
-    assert sorted(small_numbers(Path(__file__).parents[2] / "docs")) == list("123456")
+    assert sorted(small_numbers(Path(__file__).parents[2] / "docs")) == list("ABCDEF")
 
 
 def test_the_page_has_verdicts_for_each_workload_alone() -> None:
@@ -244,8 +244,8 @@ def test_the_page_has_verdicts_for_each_workload_alone() -> None:
         pass
     page = tables(regime, "tardygrad reproduce regime")
     assert "| claim | sst2 | stsb | qqp |" in page
-    row = next(line for line in page.splitlines() if line.startswith("| 2 | "))
-    assert row.startswith("| 2 | reproduced<br>Clip² − SGDClip: +2.00 ± ")
+    row = next(line for line in page.splitlines() if line.startswith("| B | "))
+    assert row.startswith("| B | reproduced<br>Clip² − SGDClip: +2.00 ± ")
     assert row.count("not reproduced<br>Clip² − SGDClip: +0.00") == 2
 
 
@@ -279,7 +279,7 @@ def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
         parse(regime.runs(line)[0].spec)
     grids = {name: len(method.points()) for name, method in plan().methods.items()}
     assert set(grids.values()) == {6}
-    assert "| 5. " in verdicts(regime, Path("docs"))
+    assert "| E. " in verdicts(regime, Path("docs"))
 
 
 def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:
@@ -294,7 +294,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     grids, results = 18, 15  # as above
     every = grids + grids // 2 + results
     assert f"{every} of {every} runs done, about 0.0 CPU hours left" in first.err
-    assert json.loads(first.out)["5"]["verdict"] in ("reproduced", "in part", "not reproduced")
+    assert json.loads(first.out)["E"]["verdict"] in ("reproduced", "in part", "not reproduced")
     page = Path("docs/regime.md").read_text()
     assert "| large | client | Clip², M = 1 |" in page
     assert "not run" not in page
@@ -323,12 +323,12 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     reproduce.regime(only)
     printed = capsys.readouterr().out
     assert "Clip², M = 1" in printed
-    assert f"   {json.loads(first.out)['5']['verdict']}\n" in printed  # which needs the part `cells`
+    assert f"   {json.loads(first.out)['E']['verdict']}\n" in printed  # which needs the part `cells`
     assert Path("again.jsonl").read_text() == Path("runs.jsonl").read_text()
     again = options._replace(quick=True, out="runs", save=None, page=None)
     reproduce.regime(again)
     found = json.loads(capsys.readouterr().out)
-    assert found["claims"]["5"]["verdict"] == found["claims"]["5"]["stored"] == json.loads(first.out)["5"]["verdict"]
+    assert found["claims"]["E"]["verdict"] == found["claims"]["E"]["stored"] == json.loads(first.out)["E"]["verdict"]
     assert (
         len(found["runs"]) == len(list(Path("runs/quick").glob("sst2-*.json"))) == 5
     )  # cells with one seed, and no trials
@@ -339,7 +339,7 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     reproduce.regime(again._replace(read=True, json=False))
     printed = capsys.readouterr().out
     assert "4 of 5 have the stored score." in printed
-    assert f"(stored runs: {found['claims']['5']['stored']})" in printed
+    assert f"(stored runs: {found['claims']['E']['stored']})" in printed
     with pytest.raises(Invalid, match="--quick has its own runs and no page, got --save"):
         reproduce.regime(again._replace(save="some.jsonl"))
     monkeypatch.setattr(summaries, "shipped_runs", lambda name: [])

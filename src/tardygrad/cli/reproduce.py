@@ -184,7 +184,7 @@ def regime(options: commands.Regime) -> None:
         write_section(Path(page), "regime tables", regime_page.tables(everything, command))
     verdicts = judge(everything)
     if options.json:
-        show_json({number: found._asdict() for number, found in verdicts.items()})
+        show_json({letter: found._asdict() for letter, found in verdicts.items()})
         return
     for part in chosen.plan.parts.values():
         for workload in part.workloads:

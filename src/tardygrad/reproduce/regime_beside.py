@@ -18,31 +18,31 @@ Rows = list[dict[str, str]]
 
 
 def paper_numbers(workloads: Sequence[str]) -> dict[str, str]:
-    """What the paper's tables show, by number of the claim; for claims 1 to 4 on these workloads and on all of GLUE."""
+    """What the paper's tables show, by letter of the claim; for claims A to D on these workloads and on all of GLUE."""
     every = published_cells()
     same = _on_cells([cell for cell in every if cell.data in workloads])
     whole = _on_cells([cell for cell in every if cell.data != "cifar10"])
-    found = {number: f"{text}<br>all of GLUE: {whole[number]}" for number, text in same.items()}
-    return found | {"5": _published_one_update(every), "6": _published_relatives(every)}
+    found = {letter: f"{text}<br>all of GLUE: {whole[letter]}" for letter, text in same.items()}
+    return found | {"E": _published_one_update(every), "F": _published_relatives(every)}
 
 
 def small_numbers(folder: Path) -> dict[str, str]:
-    """What small networks show, by number of the claim, on the pages of a folder."""
+    """What small networks show, by letter of the claim, on the pages of a folder."""
     ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
-    for number, heading, wanted in (("5", "Claim 4", _one_update), ("6", "Claim 7", _without_local_clip)):
+    for letter, heading, wanted in (("E", "Claim 4", _one_update), ("F", "Claim 7", _without_local_clip)):
         if heading in claims:
             place = f"[{heading.lower()}](reproduction.md#{heading.lower().replace(' ', '-')}) of digits"
-            found[number] = f"{_methods(claims[heading], wanted)} ({place})"
+            found[letter] = f"{_methods(claims[heading], wanted)} ({place})"
     return found
 
 
 def _on_cells(cells: list[Cell]) -> dict[str, str]:
-    """The numbers of claims 1 to 4."""
+    """The numbers of claims A to D."""
     if not cells:
         return {}
-    pairs = {"2": ("Clip²", "SGDClip"), "3": ("SD-SGDClip", "SGDClip"), "4": ("DC-Clip²", "Clip²")}
-    return {"1": _no_waiting(cells), **{number: _ahead(cells, *pair) for number, pair in pairs.items()}}
+    pairs = {"B": ("Clip²", "SGDClip"), "C": ("SD-SGDClip", "SGDClip"), "D": ("DC-Clip²", "Clip²")}
+    return {"A": _no_waiting(cells), **{letter: _ahead(cells, *pair) for letter, pair in pairs.items()}}
 
 
 def _no_waiting(cells: list[Cell]) -> str:

@@ -28,13 +28,13 @@ class Missing(Exception):
 
 
 def judge(regime: Regime) -> dict[str, Judgement]:
-    """The verdicts on all claims, by number."""
+    """The verdicts on all claims, by letter."""
     found = {}
-    for number in regime.plan.claims:
+    for letter in regime.plan.claims:
         try:
-            found[number] = _RULES[number](Scores(regime))
+            found[letter] = _RULES[letter](Scores(regime))
         except Missing:
-            found[number] = Judgement("not run")
+            found[letter] = Judgement("not run")
     return found
 
 
@@ -201,11 +201,11 @@ def _share(holds: list[bool], whole: float, part: float) -> Verdict:
 
 
 _RULES: dict[str, Callable[[Scores], Judgement]] = {
-    "1": _no_waiting,
-    "2": _ahead("Clip²", "SGDClip"),
-    "3": _ahead("SD-SGDClip", "SGDClip"),
-    "4": _ahead("DC-Clip²", "Clip²"),
-    "5": _one_update,
-    "6": _relatives,
-    "7": _rates,
+    "A": _no_waiting,
+    "B": _ahead("Clip²", "SGDClip"),
+    "C": _ahead("SD-SGDClip", "SGDClip"),
+    "D": _ahead("DC-Clip²", "Clip²"),
+    "E": _one_update,
+    "F": _relatives,
+    "G": _rates,
 }

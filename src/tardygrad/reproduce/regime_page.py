@@ -29,7 +29,7 @@ HEADINGS = (
     "coordinates clipped: Δ, g",
 )
 
-_ON_ALL = ("1", "2", "3", "4")  # the claims that are judged on all tasks; the others are on SST-2
+_ON_ALL = ("A", "B", "C", "D")  # the claims that are judged on all tasks; the others are on SST-2
 
 
 def verdicts(regime: Regime, folder: Path) -> str:
@@ -38,13 +38,13 @@ def verdicts(regime: Regime, folder: Path) -> str:
     paper, small = paper_numbers(plan.parts["cells"].workloads), small_numbers(folder)
     rows = [
         (
-            f"{number}. {plan.claims[number]['says']}",
+            f"{letter}. {plan.claims[letter]['says']}",
             f"**{found.verdict}**",
             found.numbers,
-            small.get(number, ""),
-            paper.get(number, ""),
+            small.get(letter, ""),
+            paper.get(letter, ""),
         )
-        for number, found in judge(regime).items()
+        for letter, found in judge(regime).items()
     ]
     parts = [
         progress_text(progress(regime), "A verdict needs all runs that its rule names."),
@@ -91,14 +91,14 @@ def _rules(regime: Regime) -> list[str]:
     plan, workloads = regime.plan, regime.plan.parts["cells"].workloads
     alone = {workload: judge(regime.with_plan(plan.only_workload(workload))) for workload in workloads}
     details = [
-        "\n".join((f"Claim {number}:\n", *(f"- {line}" for line in found.details)))
-        for number, found in judge(regime).items()
+        "\n".join((f"Claim {letter}:\n", *(f"- {line}" for line in found.details)))
+        for letter, found in judge(regime).items()
         if found.details
     ]
-    rows = [(number, *(_alone(each[number]) for each in alone.values())) for number in plan.claims if number in _ON_ALL]
+    rows = [(letter, *(_alone(each[letter]) for each in alone.values())) for letter in plan.claims if letter in _ON_ALL]
     return [
         "## The rules, and what decides them",
-        "\n".join(f"{number}. {plan.claims[number]['rule']}" for number in plan.claims),
+        "\n".join(f"- **{letter}**: {plan.claims[letter]['rule']}" for letter in plan.claims),
         *details,
         "The verdicts if a rule is applied to one task alone:",
         table(("claim", *alone), rows),

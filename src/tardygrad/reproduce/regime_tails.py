@@ -42,7 +42,7 @@ def section(regime: Regime, part: Part, workload: str) -> list[str]:
         here = [row for row in found if (row["mode"], row["round"]) == (mode, round)]
         whole = next(row for row in here if row["layer"] == "all")
         counts = Counter(row["verdict"] for row in here if row["layer"] != "all")
-        verdicts = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+        verdicts = "; ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
         rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
     return [
         f"![Tail index of each layer's gradient noise at the start, in the middle and at the end]({picture(workload)})",
@@ -62,12 +62,17 @@ def _scaled(row: Row) -> str:
     return "" if row["scaled"] is None else f"{row['scaled']:.2f}, {row['scaled_verdict']}"
 
 
+def _short(layer: str) -> str:
+    """The name of a layer without that of the module around the whole model."""
+    return layer.removeprefix("model.")
+
+
 def chart(found: list[Row]) -> Any:
     """The tail index of every layer, from input to output: a panel for each mode, a colour for each round."""
-    layers = list(dict.fromkeys(row["layer"] for row in found if row["layer"] != "all"))
+    layers = list(dict.fromkeys(_short(row["layer"]) for row in found if row["layer"] != "all"))
     rounds = sorted({row["round"] for row in found})
     rows = [
-        {**row, "alpha": min(row["alpha"], _HIGHEST), "after": f"round {row['round']}"}
+        {**row, "layer": _short(row["layer"]), "alpha": min(row["alpha"], _HIGHEST), "after": f"round {row['round']}"}
         for row in found
         if row["layer"] != "all" and row["alpha"] is not None
     ]
@@ -75,25 +80,30 @@ def chart(found: list[Row]) -> Any:
     shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up"][: len(names)])
     colours = alt.Scale(domain=names, range=[theme.ORANGE, theme.BLUE, theme.BLACK][: len(names)])
     legend = alt.Legend(title=None, orient="top", labelFontSize=12)
-    above = alt.Axis(labelLimit=330, titleAngle=0, titleAlign="right", titleX=-8, titleY=-8)
     dots = (
         alt.Chart({"values": to_json_value(rows)})
         .mark_point(size=45, filled=True, opacity=0.9)
         .encode(
             x=alt.X(
-                "alpha:Q", title="tail index α of the noise (6: 6 or more)", scale=alt.Scale(domain=[0.5, _HIGHEST])
+                "alpha:Q", title="tail index α of the noise (6: 6 or more)", scale=alt.Scale(domain=[0.0, _HIGHEST])
             ),
-            y=alt.Y("layer:N", sort=layers, title="layer, from input to output", axis=above),
+            y=alt.Y(
+                "layer:N",
+                sort=layers,
+                title="layer, from input to output",
+                axis=alt.Axis(labelLimit=330, maxExtent=400),
+            ),
             color=alt.Color("after:N", scale=colours, legend=legend),
             shape=alt.Shape("after:N", scale=shapes, legend=legend),
         )
     )
     limit = alt.Chart({"values": [{"alpha": 2.0}]}).mark_rule(color=theme.RED, strokeDash=[4, 3]).encode(x="alpha:Q")
     modes = list(dict.fromkeys(row["mode"] for row in found))
+    others = dots.encode(y=alt.Y("layer:N", sort=layers, title=None, axis=alt.Axis(labels=False, ticks=False)))
     panels = [
-        (dots.transform_filter(alt.datum.mode == mode) + limit).properties(
+        ((others if number else dots).transform_filter(alt.datum.mode == mode) + limit).properties(
             title=f"{mode} (dashed: infinite variance to its left)", width=330, height=alt.Step(12)
         )
-        for mode in modes
+        for number, mode in enumerate(modes)
     ]
     return theme.image_style(alt.hconcat(*panels))

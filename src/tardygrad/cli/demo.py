@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +85,8 @@ def _run(parallel_runs: ParallelRuns, rounds: int) -> tuple[dict[str, list[Row]]
     if signals.received is not None:
         for label, summary in summaries.items():
             if summary.status == "stopped":
-                path = shlex.quote(str(parallel_runs.path(label)))
-                say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {quoted(path)}")
+                path = quoted(parallel_runs.path(label))
+                say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {path}")
         raise typer.Exit(128 + signals.received)
     return metrics, summaries
 

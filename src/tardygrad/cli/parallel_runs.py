@@ -6,7 +6,6 @@ Each process has as many threads of torch as its run's spec says.
 from __future__ import annotations
 
 import multiprocessing as mp
-import shlex
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import suppress
@@ -95,9 +94,9 @@ class ParallelRuns:
                 message = run.pipe.recv()
             except (EOFError, OSError) as error:
                 run.process.join()
-                code, path = run.process.exitcode, shlex.quote(str(self.path(run.label)))
+                code, path = run.process.exitcode, quoted(self.path(run.label))
                 reason = f"the process of {run.label} died (exit code {code}). Is there enough memory? Try fewer jobs"
-                raise WorkFailed(f"{reason}, or continue with: tardygrad resume {quoted(path)}") from error
+                raise WorkFailed(f"{reason}, or continue with: tardygrad resume {path}") from error
             if isinstance(message, Exception):
                 raise message
             if isinstance(message, Summary):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,6 +84,23 @@ def test_rows_and_random_numbers_are_those_of_the_job_in_any_number_of_processes
     assert len({tuple(row) for _, drawn in one for row in drawn}) == sum(len(rows) for rows, _ in one)
     assert torch.equal(state[0], torch.get_rng_state())
     assert state[1:] == (np.random.get_state()[1].tolist(), random.getstate())
+
+
+def test_reading_processes_of_threads_that_have_ended_end_when_another_one_reads() -> None:
+    data, together, before = Datasets([Numbers(9)]), threading.Barrier(3), set(active_children())
+
+    def read(all_at_once: bool) -> None:
+        list(data.steps(job(), Loading(batch_size=4, num_workers=1)))
+        if all_at_once:
+            together.wait()
+
+    for threads, processes in ((3, 3), (1, 1)):
+        readers = [threading.Thread(target=read, args=(threads == 3,)) for _ in range(threads)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        assert len(set(active_children()) - before) == processes
 
 
 def test_a_function_opens_a_clients_dataset_once_and_in_no_other_process() -> None:

@@ -165,6 +165,8 @@ class Datasets:
     def _load(self, requests: Iterator[Request], loading: Loading) -> Iterator[tuple[Any, ...]]:
         """Read requests through this thread's loader, whose processes live on from job to job."""
         thread = threading.get_ident()
+        for ended in self._loaders.keys() - {each.ident for each in threading.enumerate()}:
+            self._loaders.pop(ended, None)  # ends its processes
         loader: Any = self._loaders.get(thread)
         if loader is None:
             loader = self._loaders[thread] = DataLoader(

@@ -1,10 +1,11 @@
-"""Architecture rules: imports follow the layers, the core does no I/O, files stay short, engines are not probed."""
+"""Architecture rules: imports follow the layers, the core does no I/O, files stay short, names say what they hold."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(SOURCE.rglob("*.py"))
+COMMAND_FILES = sorted((SOURCE.parent / "tardygrad_command").rglob("*.py"))
 
 
 def imports(path: Path) -> set[str]:
@@ -32,6 +34,17 @@ def imports(path: Path) -> set[str]:
             assert node.level == 0, f"{path.name} has a relative import"
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
+
+
+def bindings(path: Path) -> Iterator[tuple[int, str]]:
+    """The line and the name of every variable and parameter of a file, those of comprehensions and lambdas included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.lineno, node.name
 
 
 def package(path: Path) -> str:
@@ -70,6 +83,13 @@ def test_every_package_has_a_layer() -> None:
 def test_no_file_has_a_name_that_says_nothing() -> None:
     empty = {"utils", "common", "helpers", "manager", "base", "misc"}
     assert not [path for path in FILES if path.stem in empty]
+
+
+@pytest.mark.parametrize("path", FILES + COMMAND_FILES, ids=lambda path: str(path.relative_to(SOURCE.parent)))
+def test_locals_and_parameters_are_named_after_what_they_hold(path: Path) -> None:
+    banned = {"said", "told", "made", "kept", "there", "one", "asked", "heard"}
+    found = sorted((line, name) for line, name in bindings(path) if name in banned)
+    assert not found, f"{path.name}: {', '.join(f'`{name}` in line {line}' for line, name in found)}"
 
 
 def test_files_are_short_enough_to_read() -> None:

@@ -171,14 +171,18 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def checked_call(make: Callable[P, R]) -> Callable[P, R]:
     """The same function or `__init__`, but an argument that is unknown, missing or of another type raises `Invalid`."""
     name, parameters = make.__qualname__.removesuffix(".__init__"), inspect.signature(make).parameters.values()
-    by_position = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    required = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    by_position = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
 
     @wraps(make)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         known = _arguments(make)
         if len(args) > len(by_position):
-            extra, named = args[len(by_position)], [one for one in known if one not in by_position]
+            extra, named = args[len(by_position)], [key for key in known if key not in by_position]
             if not named:
                 raise Invalid(f"{name} has no argument after `{[*known][-1]}`, got {extra!r}.")
             raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({named[0]}=..., ...).")
@@ -187,7 +191,7 @@ def checked_call(make: Callable[P, R]) -> Callable[P, R]:
                 fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
                 raise Invalid(f"{name} has no argument `{key}`.{fix}")
         given = {*by_position[: len(args)], *kwargs}
-        if missing := [f"`{one}`" for one in required if one not in given]:
+        if missing := [f"`{key}`" for key in required if key not in given]:
             raise Invalid(f"{name} needs {', '.join(missing)}.")
         by_order: Any = [
             checked_value(key, known.get(key), value) for key, value in zip(by_position, args, strict=False)
@@ -201,10 +205,10 @@ def checked_call(make: Callable[P, R]) -> Callable[P, R]:
 C = TypeVar("C", bound=type)
 
 
-def checked_class(made: C) -> C:
+def checked_class(cls: C) -> C:
     """The same class, whose arguments are checked as those of a function with `checked_call`."""
-    made.__init__ = checked_call(made.__init__)  # type: ignore[misc]
-    return made
+    cls.__init__ = checked_call(cls.__init__)  # type: ignore[misc]
+    return cls
 
 
 def checked_value(name: str, hint: Any, value: object) -> object:

@@ -117,7 +117,7 @@ def recorded_spec(folder: str, recorded: Row, overrides: list[str], *, trust: bo
         allowed = spec.resume_keys(tables)
         for text in overrides:
             key = text.partition("=")[0].strip()
-            if not any(f"{key}.".startswith(f"{one}.") for one in allowed):
+            if not any(f"{key}.".startswith(f"{allowed_key}.") for allowed_key in allowed):
                 keys = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
                 raise Invalid(f"resuming a run may only change {keys}, got {text!r}. Start a new run instead.")
             spec.override(tables, text)

@@ -68,20 +68,20 @@ class Recipe:
         return f"{module}:{name}"
 
 
-def recipe_of(made: object) -> Recipe | None:
+def recipe_of(component: object) -> Recipe | None:
     """How an object was made; None if that is not known."""
-    recipe = getattr(made, "_recipe", None)
+    recipe = getattr(component, "_recipe", None)
     return recipe if isinstance(recipe, Recipe) else None
 
 
-def remember(made: R, recipe: Recipe | None) -> R:
+def remember(component: R, recipe: Recipe | None) -> R:
     """Attach a recipe to an object that can have attributes, also to a frozen dataclass; None removes it."""
-    before = recipe_of(made)
+    before = recipe_of(component)
     if recipe is not None and before is not None and before.function != recipe.function:
         recipe = replace(recipe, inner=before)
     with suppress(AttributeError, TypeError):
-        object.__setattr__(made, "_recipe", recipe)
-    return made
+        object.__setattr__(component, "_recipe", recipe)
+    return component
 
 
 def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
@@ -93,18 +93,18 @@ def remembers_call(constructor: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given = dict(zip(names, args, strict=False)) | kwargs
         arguments = {key: copied(value) for key, value in given.items() if key not in ("self", "cls")}
-        made = constructor(*args, **kwargs)
-        target: Any = made
+        result = constructor(*args, **kwargs)
+        target: Any = result
         function: Make = call
         if bound and constructor.__name__ == "__init__":
             target = args[0]
             function = type(target)
             if function.__init__ is not call:  # the arguments are not those of the subclass
-                return made
+                return result
         elif bound:
             function = types.MethodType(call, args[0])
         remember(target, Recipe(function, arguments))
-        return made
+        return result
 
     return call
 
@@ -123,14 +123,18 @@ def parameters(make: Make) -> Parameters:
         hints = get_type_hints(inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make)
     except (NameError, TypeError, AttributeError):  # such as names that are imported for type checkers only
         hints = {}
-    found = {name: one for name, one in _signature(make).parameters.items() if one.kind in _NAMED}
-    return {name: one.replace(annotation=hints.get(name, Any)) for name, one in found.items()}
+    found = {name: parameter for name, parameter in _signature(make).parameters.items() if parameter.kind in _NAMED}
+    return {name: parameter.replace(annotation=hints.get(name, Any)) for name, parameter in found.items()}
 
 
 def unnamed_arguments(make: Make) -> list[str]:
     """The arguments that a constructor needs and that cannot be passed by name."""
     found = _signature(make).parameters.items()
-    return [name for name, one in found if one.kind is one.POSITIONAL_ONLY and one.default is one.empty]
+    return [
+        name
+        for name, parameter in found
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty
+    ]
 
 
 def _signature(make: Make) -> inspect.Signature:
@@ -172,7 +176,7 @@ def written(hint: Any, value: Any, where: str) -> Any:
     if isinstance(value, tuple | list):
         tuples = [item_hints(option, len(value)) for option in choices if get_origin(option) is tuple]
         hints = next((hints for hints in tuples if len(hints) == len(value)), [Any] * len(value))
-        return [written(one, item, where) for one, item in zip(hints, value, strict=True)]
+        return [written(item_hint, item, where) for item_hint, item in zip(hints, value, strict=True)]
     numbered = any(get_origin(o) in (Mapping, dict) and int in union_members(get_args(o)[0]) for o in choices)
     for text in value if isinstance(value, Mapping) else (value,):
         if isinstance(text, str) and not is_unicode(text):

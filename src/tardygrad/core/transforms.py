@@ -153,8 +153,8 @@ def chain(*transforms: Transform) -> Transform:
             return None
         return ClipAndRate(first.upper, first.lower, rest[0].lr)  # a clip, then a rate
 
-    text, scratch = f"chain({', '.join(map(repr, transforms))})", max(one.scratch for one in transforms)
-    reads_groups = any(one.reads_groups for one in transforms)
+    text, scratch = f"chain({', '.join(map(repr, transforms))})", max(transform.scratch for transform in transforms)
+    reads_groups = any(transform.reads_groups for transform in transforms)
     return Transform(init if stateful else stateless, update, text, form, scratch, reads_groups)
 
 

@@ -180,10 +180,10 @@ def settings(method: Method, clients: int, fixed: Collection[str] = ()) -> list[
     return [method, *(each for each in others if not _same(each, method))]
 
 
-def _same(one: Method, other: Method) -> bool:
+def _same(method: Method, other: Method) -> bool:
     """Whether both have the same clock."""
-    places = {None, one.buffer} if one.mode == "sync" else {one.concurrency}
-    return (one.mode, one.buffer) == (other.mode, other.buffer) and other.concurrency in places
+    places = {None, method.buffer} if method.mode == "sync" else {method.concurrency}
+    return (method.mode, method.buffer) == (other.mode, other.buffer) and other.concurrency in places
 
 
 def rank_settings(

@@ -28,14 +28,14 @@ class TailIndex(NamedTuple):
 def presets(name: str, schedule: str | None = None) -> list[Preset]:
     """The theory's schedules for a method with this label; those of SGDClip if it covers none.
 
-    >>> [one.name for one in presets("SD-Clip²")], [one.name for one in presets("FADAS")]
+    >>> [preset.name for preset in presets("SD-Clip²")], [preset.name for preset in presets("FADAS")]
     (['sd-clip2'], ['sgdclip'])
     """
     kind = "clip2" if name.endswith("Clip²") else "sgdclip"
     prefix = "sd-" if "SD-" in name else "dc-" if "DC-" in name and kind == "clip2" else ""
     if schedule and schedule.startswith("theory"):
-        return [one for one in PRESETS if one.name == prefix + schedule.replace("theory", kind)]
-    return [one for one in PRESETS if one.name.startswith(prefix + kind)]
+        return [preset for preset in PRESETS if preset.name == prefix + schedule.replace("theory", kind)]
+    return [preset for preset in PRESETS if preset.name.startswith(prefix + kind)]
 
 
 def has_theorem(name: str) -> bool:
@@ -52,7 +52,7 @@ def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = N
     name = label(method)
     if "SD-" in name or not has_theorem(name):
         return math.inf
-    return max(math.pow(rounds, one.tolerance(tail)) for one in presets(name, schedule))
+    return max(math.pow(rounds, preset.tolerance(tail)) for preset in presets(name, schedule))
 
 
 def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> TailIndex:

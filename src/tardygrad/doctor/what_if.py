@@ -153,8 +153,8 @@ class WhatIf:
             return None
 
 
-def _within(one: float, other: float, factor: float) -> bool:
-    return one <= factor * other and other <= factor * one
+def _within(value: float, other: float, factor: float) -> bool:
+    return value <= factor * other and other <= factor * value
 
 
 def method_of(history: History, *, trust: bool) -> Method | None:

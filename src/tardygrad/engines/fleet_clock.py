@@ -36,7 +36,7 @@ class Attendance:
     def __init__(self, fleet: Fleet) -> None:
         self.available = fleet.windows
         self.at_end: dict[int, AtEnd] = {
-            client: one.at_end or fleet.at_window_end for client, one in fleet.windows.items()
+            client: available.at_end or fleet.at_window_end for client, available in fleet.windows.items()
         }
         self._away: dict[int, list[Crash]] = {}
         for away in fleet.absences:
@@ -393,7 +393,7 @@ class FleetClock:
         """Remove the next entry, and return its message; only if `next_at` is not inf."""
         message = self.attendance.message(self._pop())
         if isinstance(message, Lost) or message == Asleep(message.client, "cancel"):
-            self.calendar = [one for one in self.calendar if one[1:] != (message.client, DROPS)]
+            self.calendar = [entry for entry in self.calendar if entry[1:] != (message.client, DROPS)]
             heapify(self.calendar)
         return message
 

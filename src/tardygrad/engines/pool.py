@@ -163,7 +163,7 @@ def check_work(pool: Pool, method: Method) -> None:
     if made_for is None:
         return
     for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):
-        ours, theirs = (without_addresses(repr(getattr(one, name))) for one in (method, made_for))
+        ours, theirs = (without_addresses(repr(getattr(owner, name))) for owner in (method, made_for))
         if ours != theirs:
             raise Invalid(f"the pool has `{name}` {theirs}, and the run's method {ours}. Make a pool with that method.")
 

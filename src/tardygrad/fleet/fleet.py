@@ -109,7 +109,7 @@ class Fleet:
         for event in events:
             if isinstance(event.client, int) and not 0 <= event.client < clients:
                 raise Invalid(f"`client` must be between 0 and {clients - 1}, got {event}.")
-        for name in {*(one.group for one in self.slow), *(one.group for one in self.slow_spells)} - {None}:
+        for name in {*(slow.group for slow in self.slow), *(spell.group for spell in self.slow_spells)} - {None}:
             self.members(name)
         _check_dropout(self.dropout)
         if self.ids and (len(self.ids) != clients or len(set(self.ids)) < clients):
@@ -199,17 +199,19 @@ class Fleet:
                 another name, these names in the order of the windows.
         """
         events: list[Crash | Slow | Available | Fault] = [*self.crashes, *self.slow, *self.available, *self.faults]
-        named = list(dict.fromkeys(one.client for one in events if isinstance(one.client, str)))
+        named = list(dict.fromkeys(event.client for event in events if isinstance(event.client, str)))
         if not named:
             return self
-        windows = [one.client for one in self.available if isinstance(one.client, str)]
+        windows = [entry.client for entry in self.available if isinstance(entry.client, str)]
         if ids is None and len(windows) == self.clients and not any(map(str.isdecimal, windows)):
             ids = windows
         numbers = {name: number for number, name in enumerate(ids or map(str, range(self.clients)))}
         if unknown := [name for name in named if name not in numbers]:
             rule = f"windows and other events must be of clients that the task has, {listed(list(numbers))}"
             raise Invalid(f"{rule}, got those of {listed(unknown)}.")
-        in_order = sorted(self.available, key=lambda one: numbers[one.client] if isinstance(one.client, str) else -1)
+        in_order = sorted(
+            self.available, key=lambda entry: numbers[entry.client] if isinstance(entry.client, str) else -1
+        )
         fleet = replace(self, available=tuple(in_order))
         return fleet._renumbered(lambda client: numbers[client] if isinstance(client, str) else client)
 
@@ -217,7 +219,9 @@ class Fleet:
         """The same fleet, with other numbers of clients in its events."""
 
         def moved(events: tuple[E, ...]) -> tuple[E, ...]:
-            return tuple(one if one.client is None else replace(one, client=number(one.client)) for one in events)
+            return tuple(
+                event if event.client is None else replace(event, client=number(event.client)) for event in events
+            )
 
         return replace(
             self, crashes=moved(self.crashes), slow=moved(self.slow), available=moved(self.available),
@@ -226,8 +230,9 @@ class Fleet:
 
     def in_order_of(self, ids: Sequence[str]) -> Fleet:
         """The same fleet without names, its clients in the order of these names."""
-        here, there = set(self.ids), set(ids)
-        missing, unknown = [name for name in ids if name not in here], [name for name in self.ids if name not in there]
+        in_fleet, in_task = set(self.ids), set(ids)
+        missing = [name for name in ids if name not in in_fleet]
+        unknown = [name for name in self.ids if name not in in_task]
         if missing or unknown:
             parts = [f"{listed(missing)} of the task missing in the fleet"] * bool(missing)
             parts += [f"{listed(unknown)} of the fleet missing in the task"] * bool(unknown)
@@ -248,13 +253,13 @@ class Fleet:
     @property
     def windows(self) -> dict[int, Available]:
         """When clients are available, by their number."""
-        return {one.client: one for one in self.available if isinstance(one.client, int)}
+        return {entry.client: entry for entry in self.available if isinstance(entry.client, int)}
 
     @property
     def period(self) -> float:
         """Seconds after which all clients have been awake and asleep as often as they will be; 0 if none sleeps."""
-        edges = [edge for one in self.available for window in one.windows for edge in window if edge < math.inf]
-        return max((one.period or max(edges) for one in self.available), default=0.0)
+        edges = [edge for entry in self.available for window in entry.windows for edge in window if edge < math.inf]
+        return max((entry.period or max(edges) for entry in self.available), default=0.0)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -264,8 +264,8 @@ def page_table(compared: ComparedRuns) -> Table:
     if any(history.status != "finished" for history in runs):
         columns["status"] = [", ".join(dict.fromkeys(run.history.state for run in group.runs)) for group in groups]
     if len({len(history.rounds) for history in runs}) > 1:
-        made = [dict.fromkeys(f"{len(run.history.rounds):,}" for run in group.runs) for group in groups]
-        columns["rounds"] = [", ".join([*rounds][:LISTED]) for rounds in made]
+        lengths = [dict.fromkeys(f"{len(run.history.rounds):,}" for run in group.runs) for group in groups]
+        columns["rounds"] = [", ".join([*rounds][:LISTED]) for rounds in lengths]
     columns["mean delay"] = ["–" if each.mean_delay is None else f"{each.mean_delay:.1f}" for each in found]
     columns["largest delay"] = [f"{outcome.largest_delay:,}" for outcome in found]
     if any(run.privacy for group in groups for run in group.runs):

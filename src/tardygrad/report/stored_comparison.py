@@ -47,14 +47,16 @@ def _blocks(compared: Comparison) -> Iterator[Block]:
         if compared.target is not None:
             caption += " The dashed line is the target."
         chart = mean_chart(compared, names).properties(width=WIDTH, height=280)
-        legend = method_legend([one.name for one in compared.contenders], names)
+        legend = method_legend([contender.name for contender in compared.contenders], names)
         yield figure("compared", f"Mean test {score}", caption, chart, data, legend=legend)
-    if tuned := [one for one in compared.contenders if one.settings]:
+    if tuned := [contender for contender in compared.contenders if contender.settings]:
         yield "The settings that tuning found best:"
         settings = [
-            ", ".join(f"{printable(key)}={short(value)}" for key, value in one.settings.items()) for one in tuned
+            ", ".join(f"{printable(key)}={short(value)}" for key, value in contender.settings.items())
+            for contender in tuned
         ]
-        yield Table(("method", "settings"), [(printable(one.name), s) for one, s in zip(tuned, settings, strict=True)])
+        methods = [printable(contender.name) for contender in tuned]
+        yield Table(("method", "settings"), list(zip(methods, settings, strict=True)))
 
 
 def stored_figures(compared: Comparison, number: int) -> Iterator[PaperFigure]:
@@ -65,11 +67,11 @@ def stored_figures(compared: Comparison, number: int) -> Iterator[PaperFigure]:
 
 def _names(compared: Comparison) -> list[str]:
     """The names of the methods, printable and different."""
-    names = [printable(one.name, 60) for one in compared.contenders]
+    names = [printable(contender.name, 60) for contender in compared.contenders]
     return [f"{name} ({i})" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
 
 
 def _so_far(compared: Comparison) -> str:
-    runs = [run.status for one in compared.contenders for run in one.runs]
+    runs = [run.status for contender in compared.contenders for run in contender.runs]
     done = len(runs) - runs.count("waiting")
     return "" if done == len(runs) else f"So far, after {done} of {len(runs)} runs, "

@@ -77,7 +77,7 @@ class BaselineTable:
             found[0] = f"with the settings for {source}, {found[0]}"
         by = {line.cell.method: line for line in self.lines}
         for title, names in self.plan.comparisons.items():
-            pairs = [(by[one], by[other]) for one, other in names if one in by and other in by]
+            pairs = [(by[first], by[second]) for first, second in names if first in by and second in by]
             if pairs:
                 found.append(f"{title}{self._count(pairs)}: {'; '.join(self._change(*pair) for pair in pairs)}")
         return found
@@ -90,11 +90,11 @@ class BaselineTable:
         good, bad = ("less", "more") if self.workload.score == "loss" else ("more", "less")
         return f", {found.count(good)} of {len(pairs)} better and {found.count(bad)} worse"
 
-    def _change(self, one: BaselineLine, other: BaselineLine) -> str:
-        text = f"{self.label(one.cell)} {self.number(one.score)} → {self.label(other.cell)} {self.number(other.score)}"
-        waits = [self.plan.methods[line.cell.method].is_synchronous for line in (one, other)]
-        if waits[0] != waits[1] and one.time and other.time:
-            text += f" ({one.time:,.0f} → {other.time:,.0f} s)"
+    def _change(self, first: BaselineLine, second: BaselineLine) -> str:
+        text = " → ".join(f"{self.label(line.cell)} {self.number(line.score)}" for line in (first, second))
+        waits = [self.plan.methods[line.cell.method].is_synchronous for line in (first, second)]
+        if waits[0] != waits[1] and first.time and second.time:
+            text += f" ({first.time:,.0f} → {second.time:,.0f} s)"
         return text
 
 

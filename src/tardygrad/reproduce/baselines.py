@@ -70,12 +70,12 @@ class BaselineLine(NamedTuple):
         return {**self.cell._asdict(), **numbers}
 
 
-def difference(one: BaselineLine, other: BaselineLine) -> Literal["more", "less", ""]:
+def difference(first: BaselineLine, second: BaselineLine) -> Literal["more", "less", ""]:
     """Whether the second line's score is more or less than the first one's; neither if that may be chance.
 
     The 95 % confidence interval of the differences by seed decides; with one seed, nothing does.
     """
-    found, _ = paired(other.scores, one.scores)
+    found, _ = paired(second.scores, first.scores)
     if found.number < 2 or abs(found.mean) <= (found.half_width or 0.0):
         return ""
     return "more" if found.mean > 0 else "less"

@@ -153,10 +153,10 @@ def _one_update(scores: Scores) -> Judgement:
     losses, rates = {}, {}
     for method in ("SGDClip", "Clip²"):
         line = Line("cells", "sst2", "large", "client", method)
-        four = scores.by_seed(line)
+        at_four = scores.by_seed(line)
         rates[method] = scores.regime.runs(line)[0].spec["method"]["lr"]
-        one = scores.by_seed(Line("buffers", "sst2", "large", "client", method, "M = 1"))
-        losses[method] = mean(four[seed] - score for seed, score in one.items())
+        at_one = scores.by_seed(Line("buffers", "sst2", "large", "client", method, "M = 1"))
+        losses[method] = mean(at_four[seed] - score for seed, score in at_one.items())
     plain, clipped = losses["SGDClip"], losses["Clip²"]
     changes = (f"{method} (lr {rates[method]:g}) {-points:+.1f} points" for method, points in losses.items())
     numbers = f"from M = 4 to M = 1, with the settings chosen at M = 4: {', '.join(changes)}"

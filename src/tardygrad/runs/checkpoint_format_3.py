@@ -30,9 +30,9 @@ def server_state(tensors: Tensors, facts: Facts, method: Method) -> tuple[dict[s
     state = {"levels": levels, **_regions(tensors, facts["regions"])} if facts["regions"] else levels[0]
     members = method.regions.members(facts["clients"]) if method.regions else [range(facts["clients"])]
     states = {
-        clients[local]: kept
+        clients[local]: client_state
         for clients, level in zip(members, levels[-len(members) :], strict=True)
-        for local, kept in level["client_states"].items()
+        for local, client_state in level["client_states"].items()
     }
     pending, seed = facts["pending"], facts["seed"]
     jobs = [

@@ -218,7 +218,7 @@ def read_history(path: Path) -> History:
             rounds=rounds,
             by_client=tuple(reader.clients[client] for client in range(clients)),
             evaluations=reader.evaluations,
-            client_evaluations=[_checked_scores(one, clients, len(rounds)) for one in reader.client_evaluations],
+            client_evaluations=[_checked_scores(scores, clients, len(rounds)) for scores in reader.client_evaluations],
             machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
             unknown=reader.unknown,

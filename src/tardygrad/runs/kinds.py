@@ -57,7 +57,7 @@ def keys_of(table: str, make: Make) -> Parameters:
     if table == "fleet":
         fields = {key: parameter for key, parameter in parameters(Fleet).items() if key != "groups"}
         others = fields | {key: _optional(key, kind) for key, (kind, _) in FLEET_KEYS.items()}
-        known |= {key: one for key, one in others.items() if key not in known}
+        known |= {key: parameter for key, parameter in others.items() if key not in known}
     return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
 
 

@@ -177,7 +177,11 @@ def recipe_table(table: str, recipe: Recipe | None) -> Row:
     given = {key: value for key, value in recipe.arguments.items() if key not in FROM_OTHER_TABLES}
     if recipe.function is RayPool and given.get("place"):
         given["place"] = by_id(given["place"], recipe.arguments["task"])
-    defaults = {key: one.default for key, one in known.items() if one.default is not one.empty and key not in given}
+    defaults = {
+        key: parameter.default
+        for key, parameter in known.items()
+        if parameter.default is not parameter.empty and key not in given
+    }
     written = written_arguments(known, given | defaults)
     try:
         arguments(known, written, table)

@@ -95,11 +95,11 @@ def compare(
         space={METHOD: list(functions), "seed": numbers}, sampler="grid", trials=len(functions) * len(numbers), seeds=1,
         best=score, score=score, higher=higher, target=None, budget=budget, prune=False, workable=0.9,
     )  # fmt: skip
-    tuned = {name: one for name, one in contenders.items() if isinstance(one, SweepResult)}
+    tuned = {name: result for name, result in contenders.items() if isinstance(result, SweepResult)}
     view: Row = {
         "score": score, "higher": higher, "reference": reference, "target": target, "confidence": confidence,
-        "workable": {name: one.workable for name, one in tuned.items()},
-        "settings": {name: one.best for name, one in tuned.items()},
+        "workable": {name: result.workable for name, result in tuned.items()},
+        "settings": {name: result.best for name, result in tuned.items()},
         "notes": [*_notes(tuned.values(), numbers), *filter(None, [directions.note(score)])],
     }  # fmt: skip
     if out is not None:
@@ -160,8 +160,11 @@ def _seed_result(trial: Trial, score: str, target: float | None, higher: bool) -
 
 def _described(contenders: Mapping[str, Any], task: Task | None, fleet: Fleet | None) -> Row:
     """What is compared, as far as it can be written down: a stored comparison continues only with the same."""
-    objects = {name: one for name, one in contenders.items() if isinstance(one, Method)}
-    return {name: without_addresses(repr(one)) for name, one in {**objects, "task": task, "fleet": fleet}.items()}
+    objects = {name: contender for name, contender in contenders.items() if isinstance(contender, Method)}
+    return {
+        name: without_addresses(repr(component))
+        for name, component in {**objects, "task": task, "fleet": fleet}.items()
+    }
 
 
 def _functions(
@@ -196,7 +199,7 @@ def _functions(
 
 def _notes(tuned: Iterable[SweepResult], seeds: list[int]) -> list[str]:
     """A warning if methods were tuned with the seeds that they are compared with."""
-    used = {seed for one in tuned for seed in one.seeds}
+    used = {seed for result in tuned for seed in result.seeds}
     both = sorted(used.intersection(seeds))
     if not both:
         return []

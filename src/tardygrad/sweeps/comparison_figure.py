@@ -35,7 +35,7 @@ def write_figure(comparison: Comparison, path: Path, columns: int) -> Path:
 
 def paper_chart(comparison: Comparison, width: int) -> str:
     """The figure in a width of so many points, as JSON for Vega-Lite."""
-    names, columns = fitted_names([one.name for one in comparison.contenders], width)
+    names, columns = fitted_names([contender.name for contender in comparison.contenders], width)
     size: Any = {"symbolStrokeWidth": 2, "symbolSize": 80, "columnPadding": 8}
     legend = line_legend(columns=columns, labelExpr=LABEL_EXPR, labelLimit=0, **size)
     fit = alt.AutoSizeParams(type="fit", contains="padding")
@@ -50,8 +50,8 @@ def mean_curves(comparison: Comparison, names: Sequence[str]) -> dict[str, list[
     """The data of `mean_chart`."""
     rows = [
         row | {"method": name}
-        for one, name in zip(comparison.contenders, names, strict=True)
-        for row in mean_curve(one, comparison.confidence)
+        for contender, name in zip(comparison.contenders, names, strict=True)
+        for row in mean_curve(contender, comparison.confidence)
     ]
     return {"rows": rows, "target": [] if comparison.target is None else [{"target": comparison.target}]}
 
@@ -63,7 +63,7 @@ def mean_chart(comparison: Comparison, names: Sequence[str], *, legend: alt.Lege
         names: what the methods are called.
         legend: None: it is for a page, which has the legend, highlights lines and shows tips.
     """
-    labels, page = [one.name for one in comparison.contenders], legend is None
+    labels, page = [contender.name for contender in comparison.contenders], legend is None
     share = comparison.score == "accuracy"
     axis = alt.Axis(format=".2~%" if share else ".3~g", tickCount=5)
     title = f"test {comparison.score.replace('_', ' ')}"
@@ -97,22 +97,22 @@ def mean_chart(comparison: Comparison, names: Sequence[str], *, legend: alt.Lege
     return alt.layer(*chart.layer, dots).add_params(HIGHLIGHT)
 
 
-def mean_curve(one: Contender, confidence: float) -> list[Row]:
+def mean_curve(contender: Contender, confidence: float) -> list[Row]:
     """The mean of a method's curves against time, with its interval at each time.
 
     Between evaluations a run has the score of the last one, and a run that has finished keeps its last score. The curve
     ends where a run diverges or starves: the mean of the others would flatter the method.
     """
-    if not all(run.curve for run in one.runs):
+    if not all(run.curve for run in contender.runs):
         return []
-    broken = [run.curve[-1][0] for run in one.runs if run.status != "finished"]
-    begin = max(run.curve[0][0] for run in one.runs)
-    end = min(broken) if broken else max(run.time for run in one.runs)
+    broken = [run.curve[-1][0] for run in contender.runs if run.status != "finished"]
+    begin = max(run.curve[0][0] for run in contender.runs)
+    end = min(broken) if broken else max(run.time for run in contender.runs)
     rows: list[Row] = []
     for i in range(POINTS + 1 if end > begin else 0):
         time = begin + (end - begin) * i / POINTS
-        values = [run.curve[bisect_right(run.curve, time, key=lambda point: point[0]) - 1][1] for run in one.runs]
+        values = [run.curve[bisect_right(run.curve, time, key=lambda point: point[0]) - 1][1] for run in contender.runs]
         mean, half_width, _ = estimate(values, confidence)
         interval = {"low": mean - half_width, "high": mean + half_width} if half_width else {}
-        rows.append({"method": one.name, "time": time, "mean": mean, **interval})
+        rows.append({"method": contender.name, "time": time, "mean": mean, **interval})
     return rows

@@ -101,9 +101,9 @@ class Forward:
 def _check_names(module: nn.Module, named: Mapping[str, Any]) -> None:
     """Raise `Invalid` if a batch has a column that the module does not take, such as the ids of users."""
     known = signature(module.forward).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in known):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):
         return
-    names = [one.name for one in known]
+    names = [parameter.name for parameter in known]
     for name in named:
         if name not in names:
             rule = f"the columns of a batch, but for `labels`, are arguments of {type(module).__name__}.forward"

@@ -91,7 +91,11 @@ def _referred(value: Any, depth: int = 4) -> Iterator[Any]:
             except ValueError:  # not set yet
                 continue
         known = [value.__globals__[name] for name in set(_globals(value.__code__)) if name in value.__globals__]
-        inside += [one for one in known if not isinstance(one, FunctionType) or one.__globals__ is value.__globals__]
+        inside += [
+            referent
+            for referent in known
+            if not isinstance(referent, FunctionType) or referent.__globals__ is value.__globals__
+        ]
     elif isinstance(value, list | tuple | dict):
         inside = list(islice(value.values() if isinstance(value, dict) else value, MOST_ITEMS))
     elif callable(value):

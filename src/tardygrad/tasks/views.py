@@ -149,7 +149,7 @@ class Views:
             if (leaf := getattr(node, "variable", None)) is not None:
                 reached[id(leaf)] = leaf
         missing = [(owner, leaf, p) for p, (owner, leaf) in zip(self.parameters, self.owners, strict=True)]
-        missing = [one for one in missing if reached.pop(id(one[2]), None) is None]
+        missing = [(owner, leaf, p) for owner, leaf, p in missing if reached.pop(id(p), None) is None]
         others = [leaf for leaf in reached.values() if isinstance(leaf, nn.Parameter)]
         for owner, leaf, p in missing:
             if any(p.shape == other.shape for other in others):
@@ -241,7 +241,7 @@ def _rebound(value: Any, copies: dict[int, Any], depth: int = 3) -> Any:
     if not isinstance(value, FunctionType) or not value.__closure__ or not depth:
         return value
     cells = [cell.cell_contents for cell in value.__closure__ if cell != CellType()]
-    own = [_rebound(one, copies, depth - 1) for one in cells]
+    own = [_rebound(content, copies, depth - 1) for content in cells]
     if len(cells) < len(value.__closure__) or all(map(is_, own, cells)):
         return value
     again = FunctionType(
@@ -321,10 +321,10 @@ def groups_of(
 def _parameters(params: Any, rule: str) -> list[Tensor]:
     """The parameters of a group, in the forms that `torch.optim` takes: tensors, one tensor, or pairs with names."""
     given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [params]
-    found: list[Any] = [one[1] if isinstance(one, tuple) and len(one) == 2 else one for one in given]
-    for one in found:
-        if not isinstance(one, Tensor):
-            raise Invalid(f"{rule}, got `params` with an item of type {type(one).__name__}.")
+    found: list[Any] = [item[1] if isinstance(item, tuple) and len(item) == 2 else item for item in given]
+    for item in found:
+        if not isinstance(item, Tensor):
+            raise Invalid(f"{rule}, got `params` with an item of type {type(item).__name__}.")
     return found
 
 

@@ -160,14 +160,14 @@ class FlowerPool(Pool):
             self.deadlines.check_end(self.now)
             if self.ready:
                 return self.ready.popleft()
-            if not (self.waiting or self.absent or any(not one.ignored for one in self.running.values())):
+            if not (self.waiting or self.absent or any(not running.ignored for running in self.running.values())):
                 return None
             self._collect()
             self._time_out()
             self._warn_of_silence()
             self._rejoin()
             self._start_jobs()
-            if any(not one.late for one in self.running.values()) or self.ready:
+            if any(not running.late for running in self.running.values()) or self.ready:
                 self._last_answer = time.monotonic()
             elif time.monotonic() - self._last_answer > TIMEOUT:
                 raise WorkFailed(f"no node has answered for {TIMEOUT:g} s. {self.missing()}")
@@ -191,7 +191,7 @@ class FlowerPool(Pool):
         if not self.waiting:
             return
         self.nodes.refresh()
-        busy = {one.node.id for one in self.running.values()}
+        busy = {running.node.id for running in self.running.values()}
         skipped: list[Job] = []
         while self.waiting:
             job = self.waiting.popleft()
@@ -213,7 +213,7 @@ class FlowerPool(Pool):
 
     def _stuck(self) -> set[int]:
         """Nodes with a job that has timed out."""
-        return {one.node.id for one in self.running.values() if one.late}
+        return {running.node.id for running in self.running.values() if running.late}
 
     def _collect(self) -> None:
         """Handle the replies that have arrived; if there are none, wait a little."""
@@ -314,7 +314,7 @@ class FlowerPool(Pool):
     def _warn_of_silence(self) -> None:
         """Warn about nodes that have not replied to their first job, if their ClientApp may never reply."""
         since = time.monotonic() - SILENCE
-        silent = {one.node.id for one in self.running.values() if one.began < since} - self._replied
+        silent = {running.node.id for running in self.running.values() if running.began < since} - self._replied
         if self.messages.no_reply and silent:
             self._replied |= silent  # warn once
             names = f"node{'s' * (len(silent) > 1)} {', '.join(map(str, sorted(silent)))}"
@@ -322,11 +322,11 @@ class FlowerPool(Pool):
 
     def pending(self) -> Pending:
         """The clients with jobs in flight: these jobs are lost when the run is resumed."""
-        at_work = [one.job for one in self.running.values() if not (one.late or one.ignored)]
+        at_work = [running.job for running in self.running.values() if not (running.late or running.ignored)]
         out = {job.client: job.serial for job in (*self.waiting, *at_work)}
         others = (*self.absent, *(message.client for message in self.ready))
         out |= {client: 0 for client in others if client not in out}
-        return Pending(self.now, [], [(self.now, *one) for one in out.items()])
+        return Pending(self.now, [], [(self.now, client, serial) for client, serial in out.items()])
 
     def restore(self, pending: Pending) -> None:
         self._began = time.monotonic() - pending.now

@@ -63,8 +63,8 @@ def packed_arrays(packed: Mapping[str, Packed]) -> dict[str, np.ndarray]:
     """The arrays of packed vectors, each with its scales, if it has any."""
     return {
         f"{name}.{part}": array
-        for name, one in packed.items()
-        for part, array in zip(("numbers", "scales"), one.arrays(), strict=False)
+        for name, vector in packed.items()
+        for part, array in zip(("numbers", "scales"), vector.arrays(), strict=False)
     }
 
 

@@ -169,8 +169,8 @@ class RayPool(Pool):
 
     def _one_is_late(self) -> bool:
         """Whether a job was due before the fleet event that is due now, and is late by less than `POLL`."""
-        at = self.fleet_clock.next_at
-        return self.now - at < POLL and any(one.due < at and one.kill_at is None for one in self.running.values())
+        at, jobs = self.fleet_clock.next_at, self.running.values()
+        return self.now - at < POLL and any(running.due < at and running.kill_at is None for running in jobs)
 
     def interrupt(self, on: bool = True) -> None:
         """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
@@ -296,7 +296,7 @@ class RayPool(Pool):
             self._queue(Ready(0.0, self.fleet_clock.returns(client, self.now)))
 
     def _queue(self, ready: Ready) -> None:
-        insort(self.ready, ready, key=lambda one: one.due)
+        insort(self.ready, ready, key=lambda queued: queued.due)
 
     def _time_out(self) -> None:
         """Lose jobs that have timed out; kill a worker that has not answered for as long again."""
@@ -329,7 +329,9 @@ class RayPool(Pool):
             if running.job.client == client and running.kill_at is None:
                 del self.running[ref]
                 self.workers.replace(running.worker)
-        self.ready = [one for one in self.ready if one.message.client != client or not isinstance(one.message, Update)]
+        self.ready = [
+            queued for queued in self.ready if queued.message.client != client or not isinstance(queued.message, Update)
+        ]
         return message
 
     def pending(self) -> Pending:
@@ -338,7 +340,7 @@ class RayPool(Pool):
         out = {job.client: job.serial for job in (*self.waiting, *at_work)}
         others = (*self.absent, *(message.client for _, message in self.ready))
         out |= {client: 0 for client in others if client not in out}
-        return Pending(self.now, [], [(self.now, *one) for one in out.items()] + self.fleet_clock.calendar)
+        return Pending(self.now, [], [(self.now, *pair) for pair in out.items()] + self.fleet_clock.calendar)
 
     def restore(self, pending: Pending) -> None:
         self._began = time.monotonic() - pending.now

@@ -102,11 +102,12 @@ class WorkerProcess:
         update = corrupt(self._hold_state(update)) if corrupted else self._hold_state(update)
         packed, left = pack(update, self._tensors(errors or {}), self.wire)
         parts: list[dict[str, Any]] = [
-            {name: one.between(a, b).arrays() for name, one in packed.items()} for a, b in pairwise(self.shard_bounds)
+            {name: vector.between(a, b).arrays() for name, vector in packed.items()}
+            for a, b in pairwise(self.shard_bounds)
         ]
         header: Update = _arrays(update._replace(delta=NOTHING, curvature=None))
         down, up = _bytes(slices, job.module_buffers, job.state), _bytes(header.module_buffers, header.state)
-        up += sum(one.nbytes for one in packed.values())
+        up += sum(vector.nbytes for vector in packed.values())
         if isinstance(header.state, dict):
             parts[0]["state"] = header.state
             header = header._replace(state=None)

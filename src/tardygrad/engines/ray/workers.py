@@ -97,7 +97,7 @@ class Workers:
         """A free worker at a place, the preferred one if it is free; None if all are busy."""
         worker = preferred if preferred in self.free else None
         if worker is None:
-            worker = next((one for one in self.free if place in (None, one.place)), None)
+            worker = next((free_worker for free_worker in self.free if place in (None, free_worker.place)), None)
         if worker:
             self.free.remove(worker)
         return worker

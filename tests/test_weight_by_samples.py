@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,9 @@ def test_a_task_that_does_not_know_its_counts_says_so() -> None:
     with pytest.raises(tg.Invalid, match="needs the clients' samples"):
         server.receive(tg.Update(server.dispatch()[0].client, 0, 0, torch.zeros(8)))
     regional = tg.halos(local_lr=0.5, buffer=2, local_steps=2, regions=2, every=2, weight_by="samples")
-    for wrong in ([1, 2], [0, 0, 0, 0], [3, 1, -1, 2]):
+    for wrong in ([1, 2], [0, 0, 0, 0], [3, 1, -1, 2], [1.0, math.nan, 2, 3], [True, 1, 1, 1]):
         for some in (method, regional):
-            with pytest.raises(tg.Invalid, match=r"`samples` must have a number for each of the .* got \["):
+            with pytest.raises(tg.Invalid, match=r"`samples` must have a whole number for each of the .* got \["):
                 tg.serve(some, torch.zeros(8), clients=4, seed=0, samples=wrong)
 
 

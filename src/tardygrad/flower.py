@@ -48,7 +48,9 @@ Make = Callable[[Any], tuple[Method, Task]]
 
 
 @checked_call
-def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), trust: Sequence[str] = ()) -> Any:
+def client_app(
+    make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), trust: Sequence[str] = (), files: bool = False
+) -> Any:
     """A Flower ClientApp that does the jobs of a `server_app`.
 
     Args:
@@ -58,6 +60,7 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), t
         mods: Flower's mods, applied to each job.
         trust: packages with functions of your own that make the task or the method, such as ["my_package"]. The server
             names the function, and nodes call only those of tardygrad and of these packages.
+        files: whether the server may name files, folders and models that the task of tardygrad opens on the node.
     """
     if make_task is not None and not callable(make_task):
         raise Invalid(f"`make_task` must be a function of Flower's context, got {make_task!r}.")
@@ -67,7 +70,10 @@ def client_app(make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), t
     for package in trust:
         if not isinstance(package, str):
             raise Invalid(f"`trust` must be a list of packages' names, got {package!r}.")
-    work = ClientWork(make_task, tuple(trust))
+        if package == "tardygrad" or not package.isidentifier():
+            rule = "`trust` must have names of top-level packages of your own"
+            raise Invalid(f"{rule}, got {package!r}. Leave out tardygrad and what follows a dot.")
+    work = ClientWork(make_task, tuple(trust), files)
     return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
 
 

@@ -322,8 +322,9 @@ def test_nodes_call_only_functions_that_their_app_trusts(trust: list[str]) -> No
 @pytest.mark.parametrize(
     ("kind", "trust", "sentence"),
     [
-        ("tardygrad.tasks.torch_task:torch.os.system", [], "a node calls only tasks and methods of tardygrad"),
-        ("tardygrad.tasks.data.cache:cached_file", [], "a node calls only tasks and methods of tardygrad"),
+        ("tardygrad.tasks.torch_task:torch.os.system", [], "a node calls only tasks of tardygrad, .*system'$"),
+        ("tardygrad.tasks.data.cache:cached_file", [], "a node calls only tasks of tardygrad, .*cached_file'$"),
+        ("tardygrad.methods.clip2:clip2", [], "a node calls only tasks of tardygrad, .*clip2'$"),
         ("tests.engines.test_flower_pool:subprocess.run", ["tests"], "got 'tests.*run', not 'subprocess:run'"),
     ],
 )
@@ -334,6 +335,39 @@ def test_a_server_cannot_reach_other_code_through_a_module_that_a_node_trusts(
     for table in ({"kind": kind, "arguments": {}}, inside):
         with pytest.raises(tg.Invalid, match=sentence):
             records.make_again(json.dumps(table), "task", trust)
+
+
+@pytest.mark.parametrize(
+    "table", ["[]", "null", "{}", '{"kind": 1}', '{"kind": "tardygrad.tasks.lm:lm"}', "[" * 9999, "x"]
+)
+def test_a_recipe_of_another_form_is_refused_in_a_sentence(table: str) -> None:
+    with pytest.raises(tg.Invalid, match=r"^the server's recipe for its task cannot be read \(\w+\)$"):
+        records.make_again(table, "task")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("lm", {"text": "/etc/passwd"}),
+        ("lm", {"cache": "new"}),
+        ("glue", {"name": "rte", "data": "x"}),
+        ("glue", {"name": "rte", "model": "owner/name"}),
+        ("causal_lm", {"data": "x", "config": {"model_type": "llama"}}),
+    ],
+)
+def test_a_server_opens_files_on_a_node_only_if_that_allows_it(kind: str, arguments: dict[str, Any]) -> None:
+    table = {"kind": f"tardygrad.tasks.{kind}:{kind}", "arguments": {"clients": 2, **arguments}}
+    for recipe in (table, {**table, "arguments": {"clients": table | table["arguments"]}}):
+        with pytest.raises(tg.Invalid, match=r"names only if its app allows it, got `(text|cache|data|model)`"):
+            records.make_again(json.dumps(recipe), "task")
+
+
+def test_files_that_a_node_allows_are_opened_and_the_text_inside_python_needs_no_leave(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("now is the time for all good men " * 20)
+    sizes = {"clients": 2, "context": 4, "dim": 4, "depth": 1, "heads": 1}
+    for text, files in ((str(tmp_path / "text.txt"), True), ("python", False)):
+        recipe = {"kind": "tardygrad.tasks.lm:lm", "arguments": {"text": text, **sizes}}
+        assert records.make_again(json.dumps(recipe), "task", files=files).clients == 2
 
 
 def test_a_node_answers_only_for_the_client_that_it_was_asked_for(task: Any) -> None:
@@ -434,6 +468,14 @@ def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.M
         ),
         (lambda: tg.flower.client_app(mods=["a"]), "`mods` must be a list of functions, got 'a'."),
         (lambda: tg.flower.client_app(trust=[3]), "`trust` must be a list of packages' names, got 3."),
+        (
+            lambda: tg.flower.client_app(trust=["tardygrad"]),
+            "names of top-level packages of your own, got 'tardygrad'.",
+        ),
+        (
+            lambda: tg.flower.client_app(trust=["my.package"]),
+            "names of top-level packages of your own, got 'my.package'.",
+        ),
         (lambda: tg.flower.simulate(None, None, nodes=0), "`nodes` must be a whole number, 1 or more, got 0."),
         (lambda: simulate(cpus=0), "`cpus` must be a whole number, 1 or more, got 0."),
         (lambda: simulate(cpus=2, cpus_per_node=4.0), "must be at most the CPUs that Ray has, 2, got 4. Set `cpus`."),

@@ -324,3 +324,12 @@ def test_the_wire_must_be_known() -> None:
     text = re.escape("`wire` must be one of float32, float16, bfloat16, int8, got 'int4'.")
     with pytest.raises(Invalid, match=text):
         send(normal(3), None, "int4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [2 * BLOCK, 2**18])
+@pytest.mark.parametrize(
+    "scales", [torch.ones(0), torch.ones(1), torch.ones(1, 2), torch.ones(2**18, dtype=torch.int8)]
+)
+def test_a_vector_without_a_scale_for_each_block_is_refused(scales: torch.Tensor, size: int) -> None:
+    with pytest.raises(ValueError, match="needs a scale for each of its blocks"):
+        unpack(Packed(torch.zeros(size, dtype=torch.int8), scales))

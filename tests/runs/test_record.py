@@ -21,6 +21,7 @@ import tardygrad as tg
 from tardygrad.runs import checkpoint
 from tardygrad.runs.events import read_events
 from tardygrad.runs.record import Record, read_json, read_lines, to_json_value, write_json
+from tardygrad.runs.record import replace as replace_file
 
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client")
 FLEET = tg.Fleet.paper(clients=5).crash(client=1, at=4.0, back=9.0)
@@ -212,6 +213,14 @@ def test_when_the_disk_fills_up_the_previous_checkpoint_survives_and_the_run_goe
     assert last.server.round == 12
     list(last.go())
     assert torch.equal(last.x, tg.simulate(METHOD, big, FLEET, rounds=40).x)
+
+
+def test_a_draft_that_is_a_link_leads_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("mine")
+    (tmp_path / "page.html.draft").symlink_to("other")
+    replace_file(tmp_path / "page.html", b"new")
+    assert ((tmp_path / "other").read_text(), (tmp_path / "page.html").read_bytes()) == ("mine", b"new")
+    assert not (tmp_path / "page.html").is_symlink()
 
 
 def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,7 +255,8 @@ def baselines(options: commands.Baselines) -> None:
     if not options.read:
         _run_plan(store, comparison.wanted, comparison.progress, options.jobs)
     if options.save:
-        write_summaries(Path(options.save), Comparison(whole, store).summaries())
+        rows = {row["name"]: row for some in (whole, chosen) for row in Comparison(some, store).summaries()}
+        write_summaries(Path(options.save), list(rows.values()))
     if page:
         given = {"trials": options.trials, "seeds": options.seeds}
         command = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)

@@ -21,11 +21,12 @@ class SampleShares:
 
     def __init__(self, weight_by: str | None, samples: Sequence[int] | None, clients: int) -> None:
         self._weight_by, self._shares = weight_by, list[float]()
-        if weight_by and samples:
-            if len(samples) != clients or min(samples) < 0 or not any(samples):
-                rule = f"`samples` must have a number for each of the {clients} clients of a server, not all of them 0"
+        if weight_by and samples is not None:
+            whole = all(type(number) is int and number >= 0 for number in samples)
+            if not whole or len(samples) != clients or not any(samples):
+                rule = f"`samples` must have a whole number for each of the {clients} clients of a server, not all 0"
                 raise Invalid(f"{rule}, got {shortened(str(list(samples)), 80)}.")
-            mean = sum(samples) / len(samples)
+            mean = sum(samples) / clients
             self._shares = [number / mean for number in samples]
 
     def of(self, client: int) -> float:

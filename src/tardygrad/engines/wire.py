@@ -65,6 +65,9 @@ def unpack(packed: Packed) -> Tensor:
     numbers, scales = packed
     if numbers.dtype == torch.float32:
         return numbers
+    expected = (torch.float32, (_blocks(len(numbers)),))
+    if numbers.dim() != 1 or (scales is not None and (scales.dtype, tuple(scales.shape)) != expected):
+        raise ValueError("a packed vector needs a scale for each of its blocks")
     v = kernels.uninitialized_like(numbers)
     if scales is not None and numbers.dtype == torch.int8 and _has_kernel(v):  # other formats gain little
         kernels.unpack_int8(numbers, scales, v, BLOCK)

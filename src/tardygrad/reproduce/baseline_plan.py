@@ -129,10 +129,15 @@ class Plan:
         """
         named = set(names) & self.workloads.keys() or set(self.workloads)
         methods = set(names) & self.methods.keys() or set(self.methods)
-        fleets = {each.settings_from: each.fleets for name, each in self.workloads.items() if name in named}
-        fleets |= {name: self.workloads[name].fleets for name in named}
+        fleets = {name: set(self.workloads[name].fleets) for name in named}
+        for each in (self.workloads[name] for name in named):
+            fleets.setdefault(each.settings_from, set()).update(each.fleets)
         chosen = {
-            name: replace(each, fleets=fleets[name], methods=[method for method in each.methods if method in methods])
+            name: replace(
+                each,
+                fleets=[fleet for fleet in each.fleets if fleet in fleets[name]],
+                methods=[method for method in each.methods if method in methods],
+            )
             for name, each in self.workloads.items()
             if name in fleets
         }

@@ -76,7 +76,7 @@ def difference(first: BaselineLine, second: BaselineLine) -> Literal["more", "le
     The 95 % confidence interval of the differences by seed decides; with one seed, nothing does.
     """
     found, _ = paired(second.scores, first.scores)
-    if found.number < 2 or abs(found.mean) <= (found.half_width or 0.0):
+    if found.half_width is None or abs(found.mean) <= found.half_width:
         return ""
     return "more" if found.mean > 0 else "less"
 

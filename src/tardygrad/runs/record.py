@@ -283,7 +283,8 @@ def replace(path: Path, content: bytes) -> None:
     """Replace a file atomically: readers see the old content or the new, never a mixture."""
     draft = path.with_name(path.name + ".draft")
     try:
-        with draft.open("wb") as file:
+        draft.unlink(missing_ok=True)  # of a writer that was killed, or a link to elsewhere
+        with draft.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -14,7 +14,7 @@ import torch
 
 from tardygrad.core import admission
 from tardygrad.core.messages import Job, StateReference, Update
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.flower import records
 from tardygrad.engines.flower.connection import flwr
@@ -42,10 +42,11 @@ class ClientWork:
     Args:
         make_task: makes the task on a node; None makes the server's task again, from its recipe.
         trusted: packages whose functions the server may name as the makers of task and method.
+        files: whether the server may name files, folders and models that its task opens.
     """
 
-    def __init__(self, make_task: MakeTask | None, trusted: Collection[str]) -> None:
-        self._make_task, self._trusted, self._name = make_task, trusted, uuid4().hex
+    def __init__(self, make_task: MakeTask | None, trusted: Collection[str], files: bool) -> None:
+        self._make_task, self._trusted, self._files, self._name = make_task, trusted, files, uuid4().hex
 
     def query(self, content: Any, context: Any) -> Any:
         """Which clients a node serves."""
@@ -57,6 +58,7 @@ class ClientWork:
             use_threads()
             torch.set_num_threads(int(content["job"]["threads"]))  # a replay needs as many for the same bits
             method: Method = records.make_again(str(content["job"]["method"]), "method", self._trusted)
+            check_method(method)
             return _work(content, context, self._task(content, context), method)
         except WorkFailed as error:
             return records.error_content(str(error))
@@ -75,7 +77,8 @@ class ClientWork:
                 task = self._make_task(context)
                 check_task(task)
             elif recipe:
-                task = records.make_again(recipe, "task", self._trusted)
+                task = records.make_again(recipe, "task", self._trusted, self._files)
+                check_task(task)
             else:
                 fix = "Pass a function to client_app that makes the task."
                 raise WorkFailed(f"the server's task does not say how it was made. {fix}")

@@ -255,7 +255,7 @@ class FlowerPool(Pool):
             raise WorkFailed(f"the work of {job} on node {running.node.id} failed: {reply.error}.")
         try:
             update = self.messages.update(job, reply.content, str(running.node.id))
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except Exception as error:  # whatever a node sends
             text = f"the reply of node {running.node.id} to {job} is not as expected"
             raise WorkFailed(f"{text}: {type(error).__name__}: {error}.") from error
         if update == ERRORS_LOST:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,7 +29,8 @@ from tardygrad.engines.same_task import facts
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import Invalid
 from tardygrad.runs import own_code
-from tardygrad.runs.signature import arguments, call
+from tardygrad.runs.signature import arguments
+from tardygrad.runs.signature import call as call_constructor
 from tardygrad.tasks.trainer_task import TrainerTask
 
 Arrays = Mapping[str, np.ndarray]
@@ -87,34 +90,73 @@ def written_recipe(subject: object) -> str:
         return ""
 
 
-def make_again(text: str, what: str, trusted: Collection[str] = ()) -> Any:
+def make_again(text: str, what: Literal["task", "method"], trusted: Collection[str] = (), files: bool = False) -> Any:
     """The object that `written_recipe` describes.
 
     Args:
         trusted: packages whose functions the recipe may name, besides the tasks and methods of tardygrad.
+        files: whether it may name files, folders and models, which the task opens.
     """
-    table = json.loads(text)
-    for name in own_code.names(table):
-        _check_trust(name, what, trusted)
-    function = own_code.find(table["kind"], what)
-    given = arguments(parameters(function), table["arguments"], what)
-    return remember(call(function, given, what), Recipe(function, given))
+    with _reading_recipe(what):
+        table = json.loads(text)
+        for call in _calls(table):
+            _check_trust(call["kind"], what, trusted)
+            _check_files(call, files)
+        function = own_code.find(table["kind"], what)
+        given = arguments(parameters(function), table["arguments"], what)
+    return remember(call_constructor(function, given, what), Recipe(function, given))
 
 
-def _check_trust(name: str, what: str, trusted: Collection[str]) -> None:
+@contextmanager
+def _reading_recipe(what: str) -> Iterator[None]:
+    """Turn errors that a recipe of another form causes into `Invalid`."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        if isinstance(error, Invalid):
+            raise
+        raise Invalid(f"the server's recipe for its {what} cannot be read ({type(error).__name__})") from error
+
+
+def _calls(table: Any) -> Iterator[Mapping[str, Any]]:
+    """The calls of functions in a recipe, at any depth."""
+    if isinstance(table, dict):
+        if own_code.is_own(table.get("kind")):
+            yield table
+        for value in table.values():
+            yield from _calls(value)
+    elif isinstance(table, list):
+        for value in table:
+            yield from _calls(value)
+
+
+def _check_trust(name: str, what: Literal["task", "method"], trusted: Collection[str]) -> None:
     """Raise `Invalid` unless a function may be called: one of tardygrad's, or one that a trusted package defines."""
-    package = re.split("[.:]", name)[0]
-    found: Any = own_code.find(name, what) if package in ("tardygrad", *trusted) else None
-    if found in (TrainerTask, *filter(callable, (*vars(tasks).values(), *vars(methods).values()))):
+    public = vars(methods).values() if what == "method" else (*vars(tasks).values(), TrainerTask)
+    if name in {f"{each.__module__}:{each.__qualname__}" for each in public if isinstance(each, type | FunctionType)}:
         return
+    package = re.split("[.:]", name)[0]
     if package not in trusted:
-        rule = "a node calls only tasks and methods of tardygrad, and functions of packages that its app trusts"
-        raise Invalid(f"{rule}, got {name!r}. Write client_app(trust=[{package!r}]) if it may call that package")
-    if (defined := Recipe(found, {}).name) != name:  # such as a module that a trusted one has imported
-        raise Invalid(
-            f"a node calls a function by the name of the module that defines it, got {name!r}, not {defined!r}"
-        )
+        rule = f"a node calls only {what}s of tardygrad, and functions of packages that its app trusts"
+        fix = "" if package == "tardygrad" else f". Write client_app(trust=[{package!r}]) if it may call that package"
+        raise Invalid(f"{rule}, got {name!r}{fix}")
+    if (defined := Recipe(own_code.find(name, what), {}).name) != name:  # such as one that its module has imported
+        rule = "a node calls a function by the name of the module that defines it"
+        raise Invalid(f"{rule}, got {name!r}, not {defined!r}")
 
+
+def _check_files(call: Mapping[str, Any], allowed: bool) -> None:
+    """Raise `Invalid` if a call of a constructor of tardygrad opens a file, a folder or a model that it names."""
+    known = parameters(own_code.find(call["kind"], "task")) if call["kind"].startswith("tardygrad.") else {}
+    for key, value in (call | call.get("arguments", {})).items():
+        named = key in FILES and key in known and value is not None and "Literal" not in str(known[key].annotation)
+        if named and not allowed and (key, value) != ("text", "python"):
+            rule = "a node opens files, folders and models that the server names only if its app allows it"
+            raise Invalid(f"{rule}, got `{key}`. Write client_app(files=True), or client_app(make_task)")
+
+
+FILES = ("cache", "config", "data", "model", "pretrained", "text", "tokenizer")
+"""Arguments of tasks that name what they open."""
 
 GIVE_PARTITION = "Start it with --node-config 'partition-id=0 num-partitions=3', each node with another partition-id."
 HANDSHAKE = "query.tardygrad"

@@ -129,6 +129,9 @@ def configuration(source: Path | Mapping[str, Any]) -> Any:
             fix = nearest(str(kind), known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
             rule = "`config` must have the model_type of a causal language model of transformers, such as 'llama'"
             raise Invalid(f"{rule}, got {kind!r}.{fix}")
+        for key in ("attn_implementation", "_attn_implementation"):
+            if key in settings:  # it may name code to download
+                raise Invalid(f"`config` must have settings of the network, got {key!r}. Use the argument `attention`.")
         with _checked_settings():
             return transformers.AutoConfig.for_model(kind, **settings)
 

@@ -32,7 +32,7 @@ class Pending(NamedTuple):
 
     now: float
     jobs: list[Job]  # submitted, not yet delivered
-    due: list[tuple[float, int, int]]  # calendar: (time, client, serial), or a negative number: see fleet_clock.py
+    due: list[tuple[float, int, int]]  # calendar: (time, client, serial), or a negative number: see attendance.py
     done: tuple[Update, ...] = ()  # computed in a batch but not yet due, or to be delivered a second time
 
 

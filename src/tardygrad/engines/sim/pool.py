@@ -15,7 +15,8 @@ from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
-from tardygrad.engines.fleet_clock import CHANGES, DROPS, LOST, SLEEP, Entry, corrupt, matched, round_trips
+from tardygrad.engines.attendance import DROPS, LOST, SLEEP, Entry
+from tardygrad.engines.fleet_clock import CHANGES, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool, process_count
 from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer, checked_call

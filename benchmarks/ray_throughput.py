@@ -163,11 +163,11 @@ class Way:
         self.server = tg.Server(method, task.init(0), clients=M, seed=0, vectors=pool.vectors)
         self.jobs = deque(self.server.dispatch())
         self.found = self.folded = 0.0
-        take, received = self.server.take, pool._received
+        take, receive = self.server.take, pool.transport.receive
 
         def finding(*given: Any) -> Update:
             self.found = time.monotonic()
-            return received(*given)
+            return receive(*given)
 
         def taking(taken: Taken) -> None:
             take(taken)
@@ -175,7 +175,7 @@ class Way:
                 pool.shards._get([])  # they were only told
             self.folded = time.monotonic()
 
-        pool._received, self.server.take = finding, taking  # type: ignore[method-assign]
+        pool.transport.receive, self.server.take = finding, taking  # type: ignore[method-assign]
 
     def send(self, jobs: int) -> None:
         for _ in range(jobs):

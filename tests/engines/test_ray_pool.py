@@ -198,7 +198,7 @@ def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest
         assert isinstance(scene.pool.next(), tg.Update)
     assert len(seen) == 1
     gc.collect()  # errors of earlier tests may hold jobs
-    assert not scene.pool.starts
+    assert not scene.pool.transport.starts
 
 
 def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scene: Scene, tmp_path: Path) -> None:

@@ -606,7 +606,7 @@ def test_states_on_workers_begin_anew_after_a_death_and_a_resume_and_replay_to_t
             holders = [state.worker for state in run.server.client_states.values()]
             if len(holders) == 4 and not killed:
                 killed = holders[0]
-                ray.kill(pool.holders[killed].actor)
+                ray.kill(pool.transport.holders[killed].actor)
             elif killed and killed not in holders:
                 run.stop()
     before = [row for row in events(tmp_path / "run") if row["event"] == "arrival"]

@@ -15,10 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
-
-from tardygrad.core.messages import NOTHING, Asleep, Job, Lost, Message, Parts, StateReference, Update, Vector
+from tardygrad.core.messages import Asleep, Job, Lost, Message, Parts, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
@@ -28,12 +25,12 @@ from tardygrad.engines.fleet_clock import FleetClock, matched
 from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, STOP_TIMEOUT, TIMEOUT
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
-from tardygrad.engines.ray.jobs import Ready, RunningJob, StartVectors
+from tardygrad.engines.ray.jobs import Ready, RunningJob
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
 from tardygrad.engines.ray.session import Session
-from tardygrad.engines.ray.worker import received, tensors
-from tardygrad.engines.ray.workers import Worker, Workers
+from tardygrad.engines.ray.transport import Transport
+from tardygrad.engines.ray.workers import Workers
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call, first_line
 from tardygrad.fleet import Fleet
@@ -103,14 +100,12 @@ class RayPool(Pool):
         self.places = Places(task, place)
         new_actor = partial(self.session.new_worker, cpus_per_worker, processes=processes_per_worker)
         self.workers = Workers(self._ray, new_actor, self.places.spread, workers)
+        self.transport = Transport(self._ray, self.workers, self.places, wire, server_shards)
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
         self.absent: set[int] = set()  # clients that are lost until their place is back
         self.running: dict[Any, RunningJob] = {}  # by the reference of their answers
         self.ready: list[Ready] = []  # in order of the fleet's times, or of arrival
-        self.starts = StartVectors(self._ray)
-        self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
-        self.holders: dict[str, Worker] = {}  # by name, the workers that hold inner states
         self.shards: ShardedVectors | None = None
         self.losses = Losses()
         self._began: float | None = None
@@ -201,23 +196,15 @@ class RayPool(Pool):
         skipped: list[Job] = []
         while self.waiting and self.workers.free:
             job = self.waiting.popleft()
-            holder = self.holders.get(job.state.worker) if isinstance(job.state, StateReference) else None
-            errors, preferred = self.errors.get(job.client, (None, None))
-            busy = holder in self.workers.members and holder not in self.workers.free
-            worker = None if busy else self.workers.take(holder or preferred, self.places.of(job.client))
-            if worker is None:
+            if (worker := self.transport.take_worker(job)) is None:
                 skipped.append(job)
                 continue
             if (due := self.fleet_clock.due(job, now := self.now)) == math.inf:
                 self.workers.release(worker)
                 continue
-            small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
             corrupted = (job.client, job.serial) in self.fleet_clock.corrupted
-            work = worker.actor.work.options(num_returns=len(self.shard_bounds) + (self.wire != "float32"))
-            header, *rest = work.remote(small_job, due - now, corrupted, errors, *self.starts.references(job.x))
-            shards = len(self.shard_bounds) - 1
-            self._last_worker = began = time.monotonic()
-            self.running[header] = RunningJob(job, worker, rest[:shards], rest[shards:], began, due)
+            answer, running = self.transport.send(job, worker, now, due, corrupted)
+            self.running[answer], self._last_worker = running, running.began
         self.waiting.extendleft(reversed(skipped))
 
     def _lose_absent(self) -> None:
@@ -252,7 +239,7 @@ class RayPool(Pool):
         job = running.job
         try:
             header = self._ray.get(ref)
-            message = self._received(header, running) if isinstance(header, Update) else header
+            message = self.transport.receive(header, running) if isinstance(header, Update) else header
         except self._ray.exceptions.RayError as error:
             if self.shards:
                 self.shards.check()  # raises if a shard has died, and not the worker
@@ -265,21 +252,11 @@ class RayPool(Pool):
             return
         if isinstance(message, str):
             raise WorkFailed(message)
-        if isinstance(message, Update) and isinstance(message.state, StateReference):
-            self.holders[message.state.worker] = running.worker
-        if running.kill_at is None and self.wire != "float32":
-            self.errors[job.client] = running.residuals_ref[0], running.worker
+        self.transport.remember(message, running)
         self.deadlines.took(job.client, time.monotonic() - running.began)
         self.losses.pop(job.client, None)
         for _ in range(2 if (job.client, job.serial) in self.fleet_clock.duplicated else 1):
             self._queue(Ready(running.due, message))
-
-    def _received(self, header: Update, running: RunningJob) -> Update:
-        header = header._replace(worker=running.worker.label, node=running.worker.node)
-        if len(self.shard_bounds) > 2:
-            update: Update = tensors(header)
-            return update._replace(delta=Parts(tuple(running.parts)))
-        return received(header, self._ray.get(running.parts[0], timeout=TIMEOUT))
 
     def _lose(self, job: Job, why: str) -> None:
         """Lose a job whose worker died or which timed out; its client gets another one."""
@@ -288,7 +265,7 @@ class RayPool(Pool):
 
     def _lose_client(self, client: int) -> None:
         """Report a client as lost, and as back unless its place is gone; its compression errors are lost."""
-        self.errors.pop(client, None)
+        self.transport.forget(client)
         self._queue(Ready(0.0, Lost(client)))
         if self.session.lacks(self.places.of(client)):
             self.absent.add(client)
@@ -323,7 +300,7 @@ class RayPool(Pool):
             self.waiting = deque(job for job in self.waiting if job.client != client)
         if not lost:
             return message
-        self.errors.pop(client, None)
+        self.transport.forget(client)
         self.absent.discard(client)
         for ref, running in list(self.running.items()):
             if running.job.client == client and running.kill_at is None:
@@ -357,7 +334,7 @@ class RayPool(Pool):
         for running in self.running.values():
             running.ignored, running.kill_at = True, time.monotonic() + self.deadlines.limit(running.job.client)
         self._drop_shards()
-        for state in (self.waiting, self.absent, self.ready, self.starts, self.errors, self.holders, self.losses):
+        for state in (self.waiting, self.absent, self.ready, self.transport, self.losses):
             state.clear()
         self.fleet_clock = FleetClock(self.task, self.method, self.fleet, self.fleet_clock.second)
         self._began = time.monotonic()
@@ -414,7 +391,7 @@ class RayPool(Pool):
         if self.evaluator:
             self.workers.kill(self.evaluator.actor)
         self._drop_shards()
-        for state in (self.running, self.waiting, self.absent, self.starts, self.ready, self.errors, self.holders):
+        for state in (self.running, self.waiting, self.absent, self.ready, self.transport):
             state.clear()
         self.evaluator = self._began = None
         self.session.close()

@@ -1,0 +1,79 @@
+"""Send jobs to workers and receive their updates; a client's jobs go where its state and compression errors are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from tardygrad.core.messages import NOTHING, Job, Message, Parts, StateReference, Update
+from tardygrad.engines.ray.connection import TIMEOUT
+from tardygrad.engines.ray.jobs import RunningJob, StartVectors
+from tardygrad.engines.ray.places import Places
+from tardygrad.engines.ray.worker import received, tensors
+from tardygrad.engines.ray.workers import Worker, Workers
+from tardygrad.engines.wire import Wire
+
+
+class Transport:
+    """The way of jobs to workers, and of updates back.
+
+    Args:
+        ray: the module.
+        places: where clients are pinned.
+        wire: number format of updates in transit.
+        shards: how many parts the vectors of an update are cut into.
+    """
+
+    def __init__(self, ray: Any, workers: Workers, places: Places, wire: Wire, shards: int) -> None:
+        self._ray, self._workers, self._places = ray, workers, places
+        self._shards, self._compresses = shards, wire != "float32"
+        self.starts = StartVectors(ray)
+        self.errors: dict[int, tuple[Any, Worker]] = {}  # client → its compression errors, and the worker with them
+        self.holders: dict[str, Worker] = {}  # by name, the workers that hold inner states
+
+    def take_worker(self, job: Job) -> Worker | None:
+        """A free worker at the place of a job's client, and with the client's inner state; None: the job must wait."""
+        holder = self.holders.get(job.state.worker) if isinstance(job.state, StateReference) else None
+        if holder in self._workers.members and holder not in self._workers.free:
+            return None
+        _, preferred = self.errors.get(job.client, (None, None))
+        return self._workers.take(holder or preferred, self._places.of(job.client))
+
+    def send(self, job: Job, worker: Worker, now: float, due: float, corrupted: bool) -> tuple[Any, RunningJob]:
+        """Send a job to a worker; returns the reference of its answer, and the running job.
+
+        Args:
+            now, due: the time, and when the job should return.
+            corrupted: whether the worker sends NaN.
+        """
+        errors, _ = self.errors.get(job.client, (None, None))
+        small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
+        work = worker.actor.work.options(num_returns=1 + self._shards + self._compresses)
+        header, *rest = work.remote(small_job, due - now, corrupted, errors, *self.starts.references(job.x))
+        return header, RunningJob(job, worker, rest[: self._shards], rest[self._shards :], time.monotonic(), due)
+
+    def receive(self, header: Update, running: RunningJob) -> Update:
+        """The update of a job, from its worker's answer; with shards, its vectors stay in Ray's object store."""
+        header = header._replace(worker=running.worker.label, node=running.worker.node)
+        if self._shards > 1:
+            update: Update = tensors(header)
+            return update._replace(delta=Parts(tuple(running.parts)))
+        return received(header, self._ray.get(running.parts[0], timeout=TIMEOUT))
+
+    def remember(self, message: Message, running: RunningJob) -> None:
+        """Remember which worker has the client's inner state and, unless the job timed out, its compression errors."""
+        if isinstance(message, Update) and isinstance(message.state, StateReference):
+            self.holders[message.state.worker] = running.worker
+        if running.kill_at is None and self._compresses:
+            self.errors[running.job.client] = running.residuals_ref[0], running.worker
+
+    def forget(self, client: int) -> None:
+        """Drop the compression errors of a lost client."""
+        self.errors.pop(client, None)
+
+    def clear(self) -> None:
+        for state in (self.starts, self.errors, self.holders):
+            state.clear()

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, progress, tails
+from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, progress
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.examine import Examined, examine, in_order
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
+from tardygrad.doctor.tail_checks import tails
 from tardygrad.doctor.trend import loss_at_start
 from tardygrad.doctor.try_change import try_change
 from tardygrad.doctor.what_if import WhatIf

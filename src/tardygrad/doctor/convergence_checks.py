@@ -1,4 +1,4 @@
-"""Checks of convergence: divergence, steps that are too small, clips and tails."""
+"""Checks of convergence: divergence, steps that are too small, overfitting and clips."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from numpy.typing import NDArray
 from tardygrad.doctor.client_checks import overflows
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
+from tardygrad.doctor.tail_checks import unclipped_spikes
 from tardygrad.doctor.trend import FALLS, RISES, larger, loss_at_start, slope, trend
 from tardygrad.doctor.what_if import WhatIf
-from tardygrad.runs.events import Tail
-from tardygrad.runs.history import History, printable
+from tardygrad.runs.history import History
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import plural
 
 OUT = 10.0  # a value this many times above the lowest so far is out of bounds
 ALWAYS = 0.95  # a clip that changes more than this share of the coordinates always binds
 TENTH = 10.0  # divisor of a learning rate if the growth of the moves does not say how much too large it is
-SPIKE = 20.0  # an update this many times as long as the median of its time is a sign of a heavy tail
 EVALUATED = 5  # fewer evaluations do not show that a score stays as it is
 LEARNED = 0.1  # a smaller gain in test accuracy, or share of the test loss, may be chance
 MORE = 0.02  # of test accuracy: a smaller gain does not count
 RISEN = 1.1  # a test loss that is this many times its lowest value has risen, if the trend is clear
-LOST = 0.1  # a run that has lost a larger share of its gain has not recovered
-NEAR = 50  # updates before and after, whose median is the usual length
 
 
 def skipped_checks(history: History) -> set[str]:
@@ -55,7 +52,7 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
             or not early > 0
             or late - least <= 0.5 * (early - least)
             or late <= 3 * least
-            or _unclipped_spikes(history)
+            or unclipped_spikes(history)
         ):
             return None  # after a spike, the tail is to blame
         says = f"the training loss fell from {early:.4g} to {least:.4g}, but rose again to {late:.4g}."
@@ -78,7 +75,7 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
         whose = client_list(history, sorted(set(clients)))
         says += f"round used updates of {whose} with delays up to {max(late_by)} (the run's median is "
         says += f"{np.median(rounds.delays):g})."
-    if _unclipped_spikes(history):  # the noise threw the model about: smaller steps are no cure
+    if unclipped_spikes(history):  # the noise threw the model about: smaller steps are no cure
         return Finding("severe", "divergence", says, numbers=numbers)
     return _rate_finding("severe", says, _smaller(history, numbers["growth"], late / early), numbers)
 
@@ -156,7 +153,7 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
         return still
     found = trend(history)
     early, late = found.first, found.last
-    if history.status == "diverged" or found.short or not 0 < late <= RISES * early or _unclipped_spikes(history):
+    if history.status == "diverged" or found.short or not 0 < late <= RISES * early or unclipped_spikes(history):
         return None
     slow = found.slow and not _overshoots(history, early - late)  # else larger steps would not be faster
     if not slow and late <= FALLS * early:
@@ -332,77 +329,3 @@ def _norm(history: History, *, local: bool = False) -> str | None:
         return None
     whole = history.setting("norm") == "l2" or (local and history.setting("inner") == "l2clip")
     return "l2" if whole else "coordinate"
-
-
-def tails(history: History, what_if: WhatIf) -> Finding | None:
-    """The tail of the updates, if the run estimated it; else a warning if they have spikes and nothing clips them."""
-    known = [tail for tail in history.tails if tail.round is not None and isinstance(tail.index, int | float)]
-    spikes = _unclipped_spikes(history)
-    if known:
-        found = tail_finding(history, known[-1], f"the updates of round {known[-1].round}")
-        if found.severity == "warning" or not spikes:
-            return found
-    if not spikes:
-        return None
-    spike = _spike(history)
-    says = f"an update was {spike:.3g} times as long as the median of those around it: the noise has a heavy tail, and "
-    return _unclipped(history, says + "the clients do not clip.", {"spike": spike})
-
-
-def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
-    """What a tail index means for clipping."""
-    band = (tail.low, tail.high)
-    sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""
-    says = f"the tail index of {whose} is {tail.index:.3g}{sure}: {printable(tail.verdict)}."
-    numbers = {"index": tail.index, "low": tail.low, "high": tail.high, "verdict": tail.verdict}
-    if "infinite" in str(tail.verdict) and not history.clients_clip:
-        return _unclipped(
-            history, f"{says} The clients do not clip: with such noise no learning rate is safe.", numbers
-        )
-    return Finding("note", "tail", says, numbers=numbers)
-
-
-def _unclipped_spikes(history: History) -> bool:
-    """Whether some updates are much longer than usual, and the clients do not clip."""
-    return not history.clients_clip and _spike(history) > SPIKE
-
-
-def _spike(history: History) -> float:
-    """The largest ratio of ‖δ‖ to the usual length: the larger of the medians of the updates before and after it.
-
-    The last updates have none after them: they may be so long because all updates grow.
-    """
-    norms = history.rounds.norms.ravel()
-    norms = norms[np.isfinite(norms)]
-    if len(norms) < 2 * NEAR or history.status == "diverged" or overflows(history):
-        return 0.0
-    padded = np.pad(norms, (NEAR, 0), mode="reflect")
-    medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, NEAR), axis=1)
-    followed = norms[:-NEAR]
-    usual = np.maximum(medians[: len(followed)], medians[-len(followed) :])
-    return float((followed[usual > 0] / usual[usual > 0]).max(initial=0.0))
-
-
-def _unclipped(history: History, says: str, numbers: Row) -> Finding:
-    """Warn of noise that nothing clips; if the run has suffered from it, advise a clip.
-
-    That is the typical length of the first gradients: it cuts off no coordinate of such a gradient. A run that has come
-    through may not be faster with it.
-    """
-    norms, local_lr = history.rounds.norms[: max(len(history.rounds) // 10, 1)], history.setting("local_lr")
-    steps = history.setting("local_steps") or 1
-    if not _suffers(history):
-        return Finding("warning", "tail", f"{says} So far the loss has recovered.", numbers=numbers)
-    overrides: list[str] = []
-    if isinstance(local_lr, int | float) and local_lr > 0 and "local_clip" in (history.method_settings or {}):
-        clip = float(np.nanmedian(norms)) / (local_lr * steps)
-        overrides = [f"method.local_clip={clip:.2g}"] if 0 < clip < math.inf else []
-    advice = f"use {overrides[0]}" if overrides else "use a method that clips, such as method.kind=sgdclip"
-    return Finding("warning", "tail", says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
-
-
-def _suffers(history: History) -> bool:
-    """Whether the training loss does not fall, or has lost more than a tenth of what it had gained."""
-    found = trend(history)
-    lost = found.last - found.least > LOST * (found.first - found.least)
-    return history.status in ("diverged", "starved") or not found.falls or lost

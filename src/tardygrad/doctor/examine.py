@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tardygrad.doctor import client_checks, convergence_checks, delay_checks
+from tardygrad.doctor import client_checks, convergence_checks, delay_checks, tail_checks
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
@@ -28,7 +28,7 @@ CHECKS: dict[str, Check] = {
     "divergence": convergence_checks.divergence,
     "starvation": client_checks.starvation,
     "delays": delay_checks.delays,
-    "tail": convergence_checks.tails,
+    "tail": tail_checks.tails,
     "progress": convergence_checks.progress,
     "overfitting": convergence_checks.overfitting,
     "outer clip": convergence_checks.outer_clip,
@@ -85,7 +85,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
             found.append(Finding("note", "tail", few))
         else:
             history = replace(history, tails=[*history.tails, tail])
-            found.append(convergence_checks.tail_finding(history, tail, "the gradient noise at x_0"))
+            found.append(tail_checks.tail_finding(history, tail, "the gradient noise at x_0"))
     with reading_record(path):
         what_if = WhatIf(history, trust=trust)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]

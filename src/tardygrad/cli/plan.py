@@ -16,10 +16,10 @@ from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.accountant import Accountant, guarantee
-from tardygrad.runs.history import printable
 from tardygrad.runs.loop import Event, clock_only, drive
 from tardygrad.runs.memory import Memory, read_size, size
 from tardygrad.runs.progress import progress_bar
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
 from tardygrad_command import commands

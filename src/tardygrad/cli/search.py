@@ -26,9 +26,10 @@ from tardygrad.fleet import Fleet
 from tardygrad.report import theme
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Tail
-from tardygrad.runs.history import History, printable, read_history
+from tardygrad.runs.history import History, read_history
 from tardygrad.runs.loop import clock_only
 from tardygrad.runs.record import Row, replace
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.spec.spec import Built, Spec
 from tardygrad_command import commands

@@ -10,7 +10,8 @@ from tardygrad.doctor.finding import Finding
 from tardygrad.doctor.theorems import constants, has_theorem, presets, tail_of
 from tardygrad.doctor.trend import trend
 from tardygrad.doctor.what_if import WhatIf
-from tardygrad.runs.history import History, printable
+from tardygrad.runs.history import History
+from tardygrad.runs.record_values import printable
 from tardygrad.theory.delays import Condition, conditions, propositions
 
 NEAR = 2  # up to this factor, unknown constants may explain the failure of a condition

@@ -11,8 +11,9 @@ from tardygrad.doctor.finding import NOT_SIMULATED, Finding
 from tardygrad.doctor.trend import trend
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.runs.events import Tail
-from tardygrad.runs.history import History, printable
+from tardygrad.runs.history import History
 from tardygrad.runs.record import Row
+from tardygrad.runs.record_values import printable
 
 SPIKE = 20.0  # an update this many times as long as the median of its time is a sign of a heavy tail
 NEAR = 50  # updates before and after, whose median is the usual length

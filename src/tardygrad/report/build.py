@@ -22,7 +22,7 @@ from tardygrad.report.paper_figures import PaperFigure, paper_figures, sweep_fig
 from tardygrad.report.sections import run_sections
 from tardygrad.report.stored_comparison import stored_figures, stored_headline, stored_section
 from tardygrad.report.sweeps import sweep_sections
-from tardygrad.runs.history import printable
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import read as read_sweep
 from tardygrad.sweeps.compare import is_comparison, read_comparison

@@ -16,8 +16,8 @@ from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
 from tardygrad.runs.directions import Directions
-from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
+from tardygrad.runs.record_values import printable
 from tardygrad.sweeps.statistics import ALL_EQUAL
 
 Rows = Callable[[RunView], Sample[Row]]

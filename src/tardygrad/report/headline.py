@@ -5,7 +5,8 @@ from __future__ import annotations
 from tardygrad.report.comparison import ComparedRuns, Outcome, Target, listed, score_text
 from tardygrad.report.groups import seconds_of, tasks
 from tardygrad.report.loader import RunView
-from tardygrad.runs.history import UNFINISHED, printable
+from tardygrad.runs.history import UNFINISHED
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, groups
 from tardygrad.sweeps.statistics import ALL_EQUAL

@@ -21,7 +21,8 @@ from typing import Any
 from tardygrad.errors import Invalid, TardygradError
 from tardygrad.report.discover import find
 from tardygrad.report.loader import RunView
-from tardygrad.runs.history import is_locked, printable
+from tardygrad.runs.history import is_locked
+from tardygrad.runs.record_values import printable
 
 HOST = "127.0.0.1"
 CONNECTIONS = 50  # at once

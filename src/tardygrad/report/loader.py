@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from tardygrad.report.downsample import ClientBars, Sample, client_bars, sample
 from tardygrad.report.settings import flat, toml
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.history import History, printable, read_history
+from tardygrad.runs.history import History, read_history
 from tardygrad.runs.record import Row, reading_record
+from tardygrad.runs.record_values import printable
 from tardygrad.tail.estimate import MIN_SAMPLES
 from tardygrad.tail.hill import hill, survival
 

@@ -12,7 +12,8 @@ from tardygrad.report.comparison import ComparedRuns, comparison_blocks
 from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
-from tardygrad.runs.history import UNFINISHED, History, printable
+from tardygrad.runs.history import UNFINISHED, History
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one

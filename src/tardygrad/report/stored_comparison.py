@@ -9,7 +9,7 @@ from tardygrad.report.figure import WIDTH, figure
 from tardygrad.report.paper_figures import WIDTHS, PaperFigure
 from tardygrad.report.sweep_charts import short
 from tardygrad.report.theme import method_legend
-from tardygrad.runs.history import printable
+from tardygrad.runs.record_values import printable
 from tardygrad.sweeps.comparison import Comparison
 from tardygrad.sweeps.comparison_figure import mean_chart, mean_curves, paper_chart
 

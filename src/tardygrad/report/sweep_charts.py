@@ -12,8 +12,8 @@ from tardygrad.report.blocks import Figure, LegendEntry, Table
 from tardygrad.report.figure import LABEL_EXPR, PANEL, WIDTH, figure, named_data, wrapped
 from tardygrad.report.loader import finite
 from tardygrad.report.theme import BLUE, INK, legend_colours, method_legend, tips
-from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
+from tardygrad.runs.record_values import printable
 from tardygrad.sweeps import Sweep, Trial
 from tardygrad.sweeps.importance import importances
 

@@ -14,9 +14,10 @@ from tardygrad.report.figure import WIDTH, figure, named_data, percent
 from tardygrad.report.loader import finite
 from tardygrad.report.sweep_charts import group_legend, history, importance, short, sweep_charts
 from tardygrad.report.theme import INK, legend_colours, tips
-from tardygrad.runs.history import is_locked, printable
+from tardygrad.runs.history import is_locked
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.record import Row
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, Trial, groups, remark
 from tardygrad.sweeps.config import command, overrides

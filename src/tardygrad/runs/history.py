@@ -8,7 +8,6 @@ unchanged. A record that contradicts itself raises `RecordError`.
 from __future__ import annotations
 
 import fcntl
-import math
 from array import array
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.own_code import is_own, resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
+from tardygrad.runs.record_values import printable, read_count, read_number, read_time
 from tardygrad.runs.rounds import COLUMNS, COUNTS, PER_UPDATE
 from tardygrad.runs.rounds import Rounds as Rounds
 from tardygrad.runs.summary import MODEL, read_model, read_summary_row, run_length
 
 MAX_CLIENTS = 10**6  # largest number of clients
-LARGEST = 1e100  # largest number of a round, and largest time in seconds
 NAME = 32  # most characters of a client's id that are shown
 UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
 
@@ -189,7 +188,7 @@ def read_history(path: Path) -> History:
         check_lines(path / "metrics.jsonl")
         run = dict(recorded.get("run") or {})
         if run.get("until") is not None:
-            run["until"] = _time(run["until"])
+            run["until"] = read_time(run["until"])
         current = bool(summary) and read_count(summary["rounds"]) >= reader.completed  # otherwise it was resumed since
         status = printable(summary["status"]) if current else UNFINISHED
         rounds = reader.finish(run_length(run, status, reader.completed, reader.time))
@@ -250,46 +249,11 @@ def client_ids(recorded: Row) -> tuple[str, ...]:
     return tuple(map(str, recorded.get("ids") or ())) or (() if all(map(str.isdecimal, names)) else names)
 
 
-def printable(value: Any, limit: int = 80) -> str:
-    """Text of a record, printable and shortened.
-
-    >>> printable("one\\ntwo"), printable("x" * 100, 5)
-    ('one two', 'xxxx…')
-    """
-    clean = "".join(c if c.isprintable() else " " for c in str(value))
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
-
-
-def read_count(value: Any) -> int:
-    """A count of a record; raises `ValueError` for anything else."""
-    if not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ValueError(f"{printable(repr(value))} is not a count")
-    return value
-
-
-def _number(value: Any) -> float:
-    """A number of a record; NaN for null."""
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{printable(repr(value))} is not a number")
-    if abs(value) > LARGEST:
-        raise ValueError(f"{value:.3g} is too large")
-    return float(value)
-
-
-def _time(value: Any) -> float:
-    """A time of a record, in seconds."""
-    if not (time := _number(value)) >= 0:
-        raise ValueError(f"a time of {time:.3g} s")
-    return time
-
-
 def _checked_scores(event: ClientEvaluation, clients: int, rounds: int) -> ClientEvaluation:
     """Scores by client with short names; missing ones are NaN."""
     if not 1 <= read_count(event.round) <= rounds:
         raise ValueError(f"scores of clients in round {event.round} of {rounds}")
-    found = {printable(name, 40): [_number(value) for value in values] for name, values in event.by_client.items()}
+    found = {printable(name, 40): [read_number(value) for value in values] for name, values in event.by_client.items()}
     if wrong := [name for name, values in found.items() if len(values) != clients]:
         raise ValueError(f"{len(found[wrong[0]])} scores of {clients} clients")
     return event._replace(on=printable(event.on, 20), by_client=found)
@@ -315,7 +279,7 @@ class _Reader:
         if isinstance(event, events.Unknown):
             self.unknown[printable(event.event)] += 1
             return
-        time = _time(event.time)
+        time = read_time(event.time)
         if not isinstance(event, Evaluation | ClientEvaluation):  # on a real clock, they end after their round
             self.time = time
         if isinstance(event, ClientEvent):
@@ -347,7 +311,7 @@ class _Reader:
                     self._end_job(client, steps, returned=True)
                 if isinstance(event, Arrival):
                     own.taken, own.steps = own.taken + 1, own.steps + steps
-                    own.loss_values.append(_number(event.loss))
+                    own.loss_values.append(read_number(event.loss))
                 else:
                     own.refused[printable(event.reason)] += 1
             case events.ClientLost():
@@ -376,7 +340,7 @@ class _Reader:
         event = event._replace(weights=event.weights or [None] * size)
         for name, column in self._columns.items():
             values = getattr(event, name) if name in PER_UPDATE else (getattr(event, name),)
-            column.extend(map(read_count, values) if name in COUNTS else map(_number, values))
+            column.extend(map(read_count, values) if name in COUNTS else map(read_number, values))
 
     @property
     def completed(self) -> int:

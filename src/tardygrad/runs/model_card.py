@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.history import printable
 from tardygrad.runs.record import Row
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.summary import Summary, plural
 
 

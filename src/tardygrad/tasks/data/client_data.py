@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.tasks.data.seeding import seed, seeded, states
+from tardygrad.tasks.data.row_streams import endless_rows, is_stream
+from tardygrad.tasks.data.seeding import seed, seeded
 from tardygrad.tasks.forward import first_parameter
 
 Collate = Callable[[list[Any]], Any]
@@ -196,11 +197,11 @@ class Datasets:
         start = job.serial * job.steps * each
         *at, rows = self._positions.pop(job.client, (job.seed, -1, iter(())))
         if at != [job.seed, start]:
-            rows = _endless(dataset, start, (job.seed, "stream", job.client))
+            rows = endless_rows(dataset, start, (job.seed, "stream", job.client))
         collate = loading.collate or default_collate
         for number in range(job.steps):
             with seeded(_read_key(job, number)):
-                step = list(islice(rows, each))  # `_endless` seeds each row
+                step = list(islice(rows, each))  # `endless_rows` seeds each row
                 seed(_read_key(job, number))
                 batches = tuple(_collated(list(batch), collate) for batch in _groups(step, loading.batch_size))
             yield batches
@@ -336,13 +337,6 @@ def unknown_counts(what: str) -> Invalid:
     return Invalid(f'weight_by="samples" needs the number of each client\'s samples, which {what} does not have. {fix}')
 
 
-def is_stream(dataset: Any) -> bool:
-    """Whether a dataset gives its rows one after the other, without numbers."""
-    return isinstance(dataset, IterableDataset) or (
-        hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
-    )
-
-
 def _checked(dataset: Any, client: str) -> Any:
     """Return a client's dataset, or raise `Invalid` if it is not one."""
     if isinstance(dataset, DataLoader):
@@ -362,40 +356,6 @@ def _checked(dataset: Any, client: str) -> Any:
     if length(dataset, f"the dataset of {client}") == 0:
         raise Invalid(f"every client needs at least one row, got none for {client}. Leave that client out.")
     return dataset
-
-
-def _endless(dataset: Any, start: int, key: tuple[int, str, int]) -> Iterator[Any]:
-    """The rows of a stream from row `start` on; after its last row it begins again.
-
-    Each row is read with random numbers of its own, so that a stream repeats from any row on. Call it within `seeded`.
-    """
-    passes, may_skip = 0, hasattr(dataset, "skip")
-    while True:
-        row, skip = (start, dataset.skip) if start and may_skip else (0, None)
-        rows = iter(skip(start) if skip else dataset)
-        read = False
-        while True:
-            seed(streams.key(*key, passes, row))
-            before = states() if skip and row == start else None
-            try:
-                value = next(rows)
-            except StopIteration:
-                break
-            if before is not None and before != states():  # rows draw, perhaps also those that were skipped
-                may_skip = False
-                break
-            row += 1
-            if row > start:
-                read = True
-                yield value
-        if read:
-            passes, start = passes + 1, 0
-        if read or (skip and not may_skip):
-            continue
-        length = sum(1 for _ in dataset) if skip else row  # the stream has `start` rows or fewer
-        if not length:
-            raise Invalid("a stream must have at least one row, got none.")
-        passes, start = passes + start // length, start % length
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Groups of clients with their runtimes, links and events."""
+"""Fleets: groups of clients with their runtimes, links and events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tardygrad.core.messages import AtEnd
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_integer, checked_call, checked_class, nearest
 from tardygrad.fleet.events import Available, Crash, Diurnal, Fault, Sends, Slow, SlowSpells
-from tardygrad.fleet.runtimes import Distribution, Integer, Runtime, Trace, Uniform, check_rule, is_random
+from tardygrad.fleet.groups import Group, Link, check_dropout
+from tardygrad.fleet.runtimes import Integer, Trace, Uniform, is_random
 from tardygrad.fleet.table import fleet_table
 from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devices, read_windows
 
@@ -23,42 +24,6 @@ MOST_CLIENTS = 10**8
 
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
-
-
-@checked_class
-@dataclass(frozen=True)
-class Link:
-    """The network between a client and the server: latency in seconds each way, bytes per second down and up.
-
-    With a `sigma` the bandwidth varies: each message has that of the link times exp(Normal(0, sigma²)).
-    """
-
-    latency: float = 0.0
-    down: float = math.inf
-    up: float = math.inf
-    sigma: float = 0.0
-
-    def __post_init__(self) -> None:
-        valid = 0 <= self.latency < math.inf and self.down > 0 and self.up > 0
-        check_rule(valid, self, "0 <= latency < inf, down > 0, up > 0")
-        check_rule(0 <= self.sigma < math.inf, self, "0 <= sigma < inf")
-
-
-@checked_class
-@dataclass(frozen=True)
-class Group:
-    """Clients of one class, with the same runtime, link and dropout; None: that of the fleet."""
-
-    name: str
-    clients: int
-    runtime: Distribution | Runtime
-    link: Link = Link()
-    dropout: float | None = None
-
-    def __post_init__(self) -> None:
-        check_integer("clients", self.clients, 0)
-        if self.dropout is not None:
-            _check_dropout(self.dropout)
 
 
 @checked_class
@@ -111,7 +76,7 @@ class Fleet:
                 raise Invalid(f"`client` must be between 0 and {clients - 1}, got {event}.")
         for name in {*(slow.group for slow in self.slow), *(spell.group for spell in self.slow_spells)} - {None}:
             self.members(name)
-        _check_dropout(self.dropout)
+        check_dropout(self.dropout)
         if self.ids and (len(self.ids) != clients or len(set(self.ids)) < clients):
             rule = f"`ids` must be one name for each of the {clients} clients, all different"
             raise Invalid(f"{rule}, got {len(self.ids)} names, {len(set(self.ids))} of them different.")
@@ -392,11 +357,6 @@ class Fleet:
             link: latency and bandwidth of every client.
         """
         return replace(self, groups=tuple(replace(group, link=link) for group in self.groups))
-
-
-def _check_dropout(value: float) -> None:
-    if not 0 <= value < 1:
-        raise Invalid(f"`dropout` must be a probability, 0 or more and below 1, got {value!r}.")
 
 
 def _apportion(total: int, shares: tuple[int, ...]) -> list[int]:

@@ -87,6 +87,10 @@ OUT: dict[str, tuple[str, Change, Change]] = {
         {"module_buffers": tg.ModuleBuffers(FLOATS, torch.ones(2, dtype=torch.int64))},
     ),
     "integer buffers as floats": ("wrong shape", CARRIED, {"module_buffers": tg.ModuleBuffers(FLOATS, torch.ones(1))}),
+    "fewer steps than none": ("wrong shape", {}, {"steps": -7}),
+    "more steps than a record can have": ("wrong shape", {}, {"steps": 2**53}),
+    "a larger loss than a record can have": ("wrong shape", {}, {"loss": 1.7e308}),
+    "a larger share than a record can have": ("wrong shape", {}, {"clipped": -1e300}),
     "a round to come": ("from the future", {}, {"round": 1}),
     "another round": ("unknown job", {}, {"round": -1}),
 }

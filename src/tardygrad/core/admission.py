@@ -12,6 +12,9 @@ from tardygrad.core.method import Method
 from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
 
+LARGEST = 1e100  # of the numbers in a record
+MOST = 2**53  # of the counts in a record
+
 StateShape = dict[str, Tensor | None]
 """The expected entries of a client's state: None for a vector like x, else an example of the tensor."""
 
@@ -30,12 +33,14 @@ def expected_state(method: Method) -> StateShape:
 
 
 def has_valid_types(update: Update) -> bool:
-    """Whether the non-tensor fields have the right types."""
+    """Whether the non-tensor fields have the right types, and sizes that a record can have."""
     integers = (update.client, update.serial, update.round, update.steps)
     numbers, texts = (update.loss, update.clipped), (update.worker, update.node)
     if not all(type(text) is str for text in texts):
         return False
-    return all(type(n) is int for n in integers) and all(is_number(n) for n in numbers)
+    if not (all(type(n) is int for n in integers) and all(is_number(n) for n in numbers)):
+        return False
+    return 0 <= update.steps < MOST and not any(LARGEST < abs(n) < math.inf for n in numbers)
 
 
 def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, expected: StateShape) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-LARGEST = 1e100  # largest number of a round, and largest time in seconds
+from tardygrad.core.admission import LARGEST, MOST
 
 
 def printable(value: Any, limit: int = 80) -> str:
@@ -20,7 +20,7 @@ def printable(value: Any, limit: int = 80) -> str:
 
 def read_count(value: Any) -> int:
     """A count of a record; raises `ValueError` for anything else."""
-    if not isinstance(value, int) or not 0 <= value < 2**53:
+    if not isinstance(value, int) or not 0 <= value < MOST:
         raise ValueError(f"{printable(repr(value))} is not a count")
     return value
 

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
+from os.path import abspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType
@@ -77,7 +78,7 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
         force: replace existing files.
     """
     for run in runs:
-        if folder.is_relative_to(run):
+        if Path(abspath(folder)).is_relative_to(abspath(run)):
             refuse_links(run)
         if (run / "summary.json").exists():
             read_summary_row(run)  # raises an error if lines at the end of the record are missing

@@ -298,7 +298,7 @@ def test_what_cannot_be_replayed_is_one_line(tardygrad: Command) -> None:
     Path("here/model.safetensors").unlink()
     code, out, err = tardygrad("replay", "here")
     assert (code, out) == (2, "")
-    assert err == "error: a replay needs a finished run, got 'here'. Continue it with: tardygrad resume here\n"
+    assert err == "error: a replay needs a run that has ended, got 'here'. Continue it with: tardygrad resume here\n"
 
 
 def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:

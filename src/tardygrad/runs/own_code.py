@@ -27,16 +27,21 @@ def is_own(kind: object) -> bool:
     return isinstance(kind, str) and ":" in kind
 
 
-def names(tables: Any) -> Iterator[str]:
-    """The functions that a spec names, at any depth."""
+def calls(tables: Any) -> Iterator[dict[str, Any]]:
+    """The tables of a spec that name a function, at any depth."""
     if isinstance(tables, dict):
         if is_own(tables.get("kind")):
-            yield tables["kind"]
+            yield tables
         for value in tables.values():
-            yield from names(value)
+            yield from calls(value)
     elif isinstance(tables, list):
         for value in tables:
-            yield from names(value)
+            yield from calls(value)
+
+
+def names(tables: Any) -> Iterator[str]:
+    """The functions that a spec names, at any depth."""
+    return (table["kind"] for table in calls(tables))
 
 
 def cluster(tables: Any) -> str | None:

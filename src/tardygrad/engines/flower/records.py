@@ -35,6 +35,9 @@ from tardygrad.tasks.trainer_task import TrainerTask
 
 Arrays = Mapping[str, np.ndarray]
 
+FILES = ("cache", "config", "data", "model", "pretrained", "text", "tokenizer")
+"""Arguments of tasks that name what they open."""
+
 
 def array_record(arrays: Arrays) -> Any:
     """Named arrays as Flower sends them."""
@@ -99,7 +102,7 @@ def make_again(text: str, what: Literal["task", "method"], trusted: Collection[s
     """
     with _reading_recipe(what):
         table = json.loads(text)
-        for call in _calls(table):
+        for call in own_code.calls(table):
             _check_trust(call["kind"], what, trusted)
             _check_files(call, files)
         function = own_code.find(table["kind"], what)
@@ -118,18 +121,6 @@ def _reading_recipe(what: str) -> Iterator[None]:
         raise Invalid(f"the server's recipe for its {what} cannot be read ({type(error).__name__})") from error
 
 
-def _calls(table: Any) -> Iterator[Mapping[str, Any]]:
-    """The calls of functions in a recipe, at any depth."""
-    if isinstance(table, dict):
-        if own_code.is_own(table.get("kind")):
-            yield table
-        for value in table.values():
-            yield from _calls(value)
-    elif isinstance(table, list):
-        for value in table:
-            yield from _calls(value)
-
-
 def _check_trust(name: str, what: Literal["task", "method"], trusted: Collection[str]) -> None:
     """Raise `Invalid` unless a function may be called: one of tardygrad's, or one that a trusted package defines."""
     public = vars(methods).values() if what == "method" else (*vars(tasks).values(), TrainerTask)
@@ -145,7 +136,7 @@ def _check_trust(name: str, what: Literal["task", "method"], trusted: Collection
         raise Invalid(f"{rule}, got {name!r}, not {defined!r}")
 
 
-def _check_files(call: Mapping[str, Any], allowed: bool) -> None:
+def _check_files(call: dict[str, Any], allowed: bool) -> None:
     """Raise `Invalid` if a call of a constructor of tardygrad opens a file, a folder or a model that it names."""
     known = parameters(own_code.find(call["kind"], "task")) if call["kind"].startswith("tardygrad.") else {}
     for key, value in (call | call.get("arguments", {})).items():
@@ -154,9 +145,6 @@ def _check_files(call: Mapping[str, Any], allowed: bool) -> None:
             rule = "a node opens files, folders and models that the server names only if its app allows it"
             raise Invalid(f"{rule}, got `{key}`. Write client_app(files=True), or client_app(make_task)")
 
-
-FILES = ("cache", "config", "data", "model", "pretrained", "text", "tokenizer")
-"""Arguments of tasks that name what they open."""
 
 GIVE_PARTITION = "Start it with --node-config 'partition-id=0 num-partitions=3', each node with another partition-id."
 HANDSHAKE = "query.tardygrad"

@@ -393,7 +393,7 @@ def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> 
     list(run_all(some))
     page = text(some, "the command")
     assert "All 70 runs of the plan are done." in page
-    assert "| text | text | 16 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
+    assert "| text | text | 16, dn_dylu 24 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
     assert "Fashion-MNIST was not run" not in text(some, "the command", "no images."), "its stored runs are shown"
     assert "| fashion | clothes | 16 | 1 | those of digits | 0.1 |" in page
     drawn: Any = [picture(BaselineTable(some.plan, each)) for each in some.tables()]

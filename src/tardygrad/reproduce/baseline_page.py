@@ -27,9 +27,8 @@ class BaselineTable:
         self.plan, self.lines = plan, lines
         self.workload: Workload = plan.workloads[lines[0].cell.workload]
         self.name = f"{self.workload.name}, {lines[0].cell.fleet}"
-        self.first_end = min(
-            (max(line.times) for line in lines if line.times), default=0.0
-        )  # of a method, by all seeds
+        ends = [max(line.times) for line in lines if line.times]  # when all seeds of a method have ended
+        self.first_end = min(ends, default=0.0)
 
     def headings(self) -> tuple[str, ...]:
         """The headings of the columns."""
@@ -139,10 +138,8 @@ def text(comparison: Comparison, command: str, skipped: str = "") -> str:
         ]
     for workload in plan.workloads.values():
         if workload.trials:
-            cells = [
-                cell for cell in plan.cells() if (cell.workload, cell.fleet) == (workload.name, workload.fleets[0])
-            ]
-            rows = (_searched(plan, cell) for cell in cells)
+            place = (workload.name, workload.fleets[0])
+            rows = (_searched(plan, cell) for cell in plan.cells() if cell[:2] == place)
             parts += [f"## Searched: {workload.name}", table(("method", "searched", "given"), rows)]
     return "\n\n".join(parts)
 
@@ -157,7 +154,8 @@ def _workload(workload: Workload, seconds: list[float]) -> tuple[str, ...]:
     if workload.trial_length != 1:
         trials += f", {workload.trial_length:g} of the length"
     steps = f"{workload.method['local_steps']}"
-    return workload.name, workload.title, f"{workload.updates:,}", steps, trials, f"{sum(seconds) / 3600:.1f}"
+    updates = ", ".join([f"{workload.updates:,}", *(f"{kind} {n:,}" for kind, n in workload.updates_of.items())])
+    return workload.name, workload.title, updates, steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 
 def _searched(plan: Plan, cell: Cell) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 
 pytest.importorskip("flwr")
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from tests.engines.flower_grid import Grid, arrays_are_read_one_at_a_time  # noqa: F401
@@ -321,24 +321,38 @@ def test_a_nodes_own_task_needs_its_partition_if_the_method_treats_clients_diffe
     grid.close()
 
 
-def test_an_error_on_a_node_that_has_worked_loses_the_job_only(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        ("raises", "the ClientApp raised an error: OSError: disk is full"),
+        ("sends no weights", "cannot be used: it must have one ArrayRecord with the trained weights, got none"),
+        ("sends nonsense", "its reply is not as expected: "),
+    ],
+)
+def test_an_error_on_a_node_that_has_worked_loses_the_job_only(
+    failure: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     jobs: Counter[int] = Counter()
     app = ClientApp()
 
     @app.train()
     def train(message: Any, context: Any) -> Any:
         jobs[partition := int(context.node_config["partition-id"])] += 1
+        arrays = message.content["arrays"]
         if partition == 1 and (jobs[1] % 2 == 0 or jobs[1] > 6):  # every second time, then always
-            raise OSError("disk is full")
-        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+            if failure == "raises":
+                raise OSError("disk is full")
+            nonsense = ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"no array")})
+            return Message(RecordDict({} if failure == "sends no weights" else {"a": nonsense}), reply_to=message)
+        return Message(RecordDict({"arrays": arrays}), reply_to=message)
 
     grid = Grid(app, [0, 1, 2], of=3)
     method = tg.fedavg(buffer=1, local_epochs=1, mode="client")
-    with pytest.raises(tg.WorkFailed, match=r"lost 10 times in a row, the ClientApp raised an error: OSError: disk is"):
+    with pytest.raises(tg.WorkFailed, match=f"lost 10 times in a row, .*{text}"):
         tg.flower.AsyncStrategy(method, clients=3).start(grid, record(PLAIN), num_rounds=10_000)
     grid.close()
     output = capsys.readouterr()
-    assert output.err.count("on node 1014 is lost: the ClientApp raised an error: OSError: disk is full. Later") == 1
+    assert len(re.findall(f"warning: a job is lost: the .* node 1014.*{text}.* Later ones", output.err)) == 1
     assert output.out.startswith("FedAvg (client-centric, M=1, K=1 epoch) on 3 clients\n")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
-from tardygrad.core.messages import Job, Joined, Lost, Message, Vector
+from tardygrad.core.messages import Job, Joined, Lost, Message, Update, Vector
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
@@ -38,6 +38,7 @@ from tardygrad.errors import (
     check_choice,
     check_number,
     checked_call,
+    shortened,
 )
 
 open_pools: WeakSet[FlowerPool] = WeakSet()
@@ -247,23 +248,13 @@ class FlowerPool(Pool):
             self.nodes.gone(running.node.id)
         if running.ignored:
             return
-        if reply.code in LOST or self._may_work_again(running, reply):
-            if not running.late:
-                self._lose(job, reply.error)
-            return
-        if reply.code is not None:
-            raise WorkFailed(f"the work of {job} on node {running.node.id} failed: {reply.error}.")
-        try:
-            update = self.messages.update(job, reply.content, str(running.node.id))
-        except Exception as error:  # whatever a node sends
-            text = f"the reply of node {running.node.id} to {job} is not as expected"
-            raise WorkFailed(f"{text}: {type(error).__name__}: {error}.") from error
-        if update == ERRORS_LOST:
-            if not running.late:
-                self._lose(job, ERRORS_LOST)
-            return
+        update = self._read(running, reply)
         if isinstance(update, str):
-            raise WorkFailed(update)
+            if not (reply.code in LOST or update == ERRORS_LOST or self._may_work_again(running, reply, update)):
+                raise WorkFailed(update)
+            if not running.late:
+                self._lose(job, update.removesuffix(".") if reply.code is None else reply.error)
+            return
         self._worked.add(running.node.id)
         self.deadlines.took(job.client, time.monotonic() - running.began)
         if not running.late:
@@ -271,15 +262,24 @@ class FlowerPool(Pool):
             self.last |= {job.client: job.serial} if self.wire != "float32" else {}
         self.ready.append(update)
 
-    def _may_work_again(self, running: RunningJob, reply: Reply) -> bool:
-        """Whether an error was raised on a node that has worked before; warns at the first one of a node."""
+    def _read(self, running: RunningJob, reply: Reply) -> Update | str:
+        """The update in a reply, or what went wrong."""
+        work = f"the work of {running.job} on node {running.node.id} failed"
+        if reply.code is not None:
+            return f"{work}: {reply.error}."
+        try:
+            return self.messages.update(running.job, reply.content, str(running.node.id))
+        except Exception as error:  # whatever a node sends
+            return f"{work}: its reply is not as expected: {type(error).__name__}: {shortened(str(error), 200)}."
+
+    def _may_work_again(self, running: RunningJob, reply: Reply, failure: str) -> bool:
+        """Whether the node has worked before, and may do so again; warns at its first failure."""
         node = running.node.id
-        if reply.code != RAISED or node not in self._worked:
+        if reply.code not in (None, RAISED) or node not in self._worked:
             return False
         if node not in self._flaky:
             self._flaky.add(node)
-            text = f"the work of {running.job} on node {node} is lost: {reply.error}"
-            print(f"warning: {text}. Later errors of this node are not printed.", file=sys.stderr)
+            print(f"warning: a job is lost: {failure} Later ones of this node are not reported.", file=sys.stderr)
         return True
 
     def _lose(self, job: Job, why: str) -> None:

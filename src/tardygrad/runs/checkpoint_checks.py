@@ -104,7 +104,8 @@ def _engine_rules(pending: Any, server: ServerLike) -> Iterator[tuple[str, bool]
         yield name, _are_indices(members, clients) and _are(serials, int) and _are(rounds, int)
         yield name, _are_like(x, {id(vector): vector for vector in vectors}.values())
     steps, epochs, seeds, buffers, states = (_column(jobs, place) for place in range(4, 9))
-    yield "jobs", _are([*steps, *epochs], int, type(None)) and _are(seeds, int)
+    yield "jobs", _are_work(steps, server.method.local_steps) and _are_work(epochs, server.method.local_epochs)
+    yield "jobs", _are(seeds, int)
     yield "jobs", all(_are_module_buffers(b, server.module_buffers) for b in {id(b): b for b in buffers}.values())
     yield "jobs", all(each is None or _is_client_state(each, x, expected) for each in states)
     times, members, serials = (_column(due, place) for place in range(3))
@@ -137,8 +138,11 @@ def _column(rows: Collection[Any], place: int) -> list[Any]:
 
 
 def _are(values: Collection[Any], *kinds: type) -> bool:
-    """Whether every value is of one of these types; a subclass, such as bool of int, does not count."""
-    return set(map(type, values)) <= set(kinds)
+    """Whether every value is of one of these types; a subclass, such as bool of int, does not count.
+
+    Integers must have at most 64 bits.
+    """
+    return set(map(type, values)) <= set(kinds) and all(v.bit_length() <= 64 for v in values if type(v) is int)
 
 
 def _are_numbers(values: Collection[Any]) -> bool:
@@ -147,6 +151,11 @@ def _are_numbers(values: Collection[Any]) -> bool:
 
 def _are_indices(values: Collection[Any], length: int) -> bool:
     return _are(values, int) and (not values or 0 <= min(values) <= max(values) < length)
+
+
+def _are_work(values: Collection[Any], most: int | None) -> bool:
+    """Whether these are K_i of jobs, at most K; None if K is not in this unit."""
+    return _are(values, type(None)) if most is None else _are(values, int) and all(1 <= v <= most for v in values)
 
 
 def _are_like(x: Tensor, values: Collection[Any]) -> bool:

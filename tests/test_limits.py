@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
+from tardygrad.engines.child_process import PROCESSES_PER_CORE, process_count
 from tardygrad.engines.sim import process_pool
-from tardygrad.engines.sim.process_pool import PROCESSES_PER_CORE, process_count
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
 from tests.test_hostile import FLEET, method, task

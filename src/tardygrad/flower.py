@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast
 
+from tardygrad.constructors.own_code import check_trust
+from tardygrad.constructors.signature import Table
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task
 from tardygrad.engines.flower import connection
@@ -28,11 +30,9 @@ from tardygrad.engines.ray.connection import local_settings, ray_module
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, check_integer, check_number, checked_call, first_line
 from tardygrad.runs import run as runs
-from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.settings import Settings
-from tardygrad.runs.signature import Table
 from tardygrad.runs.summary import plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec import spec as specs

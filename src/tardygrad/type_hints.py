@@ -1,7 +1,7 @@
 """Type hints as rules: whether a value is of the type that an argument wants, and how to say what that is.
 
-The same rules hold for calls in Python (`errors.checked_call`) and for values of a spec (`runs/signature.py`): text is
-no number, and neither is True. A list may stand for a tuple.
+The same rules hold for calls in Python (`errors.checked_call`) and for values of a spec
+(`constructors/signature.py`): text is no number, and neither is True. A list may stand for a tuple.
 """
 
 from __future__ import annotations

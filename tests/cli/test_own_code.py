@@ -17,11 +17,12 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.constructors import own_code
 from tardygrad.core.recipe import recipe_of
 from tardygrad.doctor.try_change import try_change
 from tardygrad.engines.ray.payload import RemoteTask
-from tardygrad.runs import own_code
 from tardygrad.runs.history import read_history
+from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
@@ -299,9 +300,9 @@ def test_a_records_cluster_is_joined_only_if_it_is_trusted(tardygrad: Command) -
         with pytest.raises(BlockingIOError):
             server.accept()
     assert tardygrad("plan", "run").code == 0  # joins nothing
-    assert own_code.resume_command("run", record["spec"]) == "tardygrad resume run"
+    assert resume_command("run", record["spec"]) == "tardygrad resume run"
     for odd in (None, [], {"engine": 3}, {"engine": {"kind": {}}}):
-        assert own_code.resume_command("run", odd) == "tardygrad resume run"
+        assert resume_command("run", odd) == "tardygrad resume run"
     assert own_code.trust_option(record["spec"]) == " --trust"
     assert own_code.cluster({"engine": {"address": "auto"}}) is None
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.cli.session import Signals
 from tardygrad.runs import progress
+from tardygrad.runs.signals import Signals
 from tests.cli.conftest import Command
 from tests.forkserver import Program
 

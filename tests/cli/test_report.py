@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.report.paper_figures import WIDTHS
+from tardygrad.display.paper_style import WIDTHS
 from tests.cli.conftest import Command
 from tests.forkserver import Program
 from tests.report.records import record

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.constructors.signature import read
 from tardygrad.core.recipe import Recipe, parameters, recipe_of, remembers_call, written
 from tardygrad.core.schedules import Schedule
-from tardygrad.runs.signature import read
 from tardygrad.tasks.data.seeding import call_seeded
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}

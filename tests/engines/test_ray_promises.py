@@ -21,7 +21,6 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.cli.session import Signals
 from tardygrad.core.messages import NOTHING, Job, StateReference
 from tardygrad.engines.pool import pack
 from tardygrad.engines.ray import connection as joining
@@ -31,6 +30,7 @@ from tardygrad.engines.ray.workers import Worker, Workers
 from tardygrad.engines.wire import BLOCK
 from tardygrad.runs import checkpoint
 from tardygrad.runs.record import read_lines
+from tardygrad.runs.signals import Signals
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 from tests.engines.test_ray_pool import wait_for

@@ -24,9 +24,10 @@ MEMORY = 4 * 2**30  # bytes that a command may ask for in addition
 HUGE = 10**12
 COLUMN: Any = {"$repeat": [10**6, 0]}
 STRANGE: list[Any] = [
-    None, True, -1, 0.5, HUGE, 2**63, 10**30, 10**400, 1e308, "", "x" * 10**5, [], {}, [[]], {"$tensor": "0"}, {"$tensor": "none"},
-    {"$array": "0"}, {"$array": "empty"}, {"$repeat": [HUGE, 0]}, {"$repeat": [-1, 0]}, {"$repeat": [True, 0]},
-    {"$repeat": [1e9, 0]}, {"$rows": ["$tuple", [COLUMN] * 1000]}, {"$rows": ["$tuple", {"$repeat": [1000, COLUMN]}]},
+    None, True, -1, 0.5, HUGE, 2**63, 10**30, 10**400, 1e308, "", "x" * 10**5, [], {}, [[]], {"$tensor": "0"},
+    {"$tensor": "none"}, {"$array": "0"}, {"$array": "empty"}, {"$repeat": [HUGE, 0]}, {"$repeat": [-1, 0]},
+    {"$repeat": [True, 0]}, {"$repeat": [1e9, 0]}, {"$rows": ["$tuple", [COLUMN] * 1000]},
+    {"$rows": ["$tuple", {"$repeat": [1000, COLUMN]}]},
     {"$repeat": [10**6, {"$repeat": [10**6, {"$repeat": [10**6, 0]}]}]}, {"$choice": [COLUMN, []]}, {"$choice": 1},
     {"$rows": ["$Job", {"client": COLUMN}]}, {"$rows": ["$none", []]}, {"$float": "x"}, {"$items": [[1]]},
     {"$Job": {}}, {"$none": 1}, {"$tuple": COLUMN},

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
+from tardygrad.constructors.signature import parameters
 from tardygrad.errors import described
 from tardygrad.methods.constructor import MethodSettings
-from tardygrad.runs.signature import parameters
 from tardygrad.spec.kinds import KINDS
 
 METHODS: dict[str, Any] = KINDS["method"]

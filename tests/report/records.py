@@ -11,7 +11,7 @@ from typing import Any
 from altair.utils.schemapi import validate_jsonschema
 from altair.vegalite.v6.schema import core
 
-from tardygrad.report.blocks import Section
+from tardygrad.display.blocks import Section
 from tardygrad.report.page import figures
 
 EVIL = "</script><script>alert(1)</script><!-- \"'>&\u2028 javascript:alert(1) {signal}"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tardygrad.display.blocks import Figure, Table
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report import live
-from tardygrad.report.blocks import Figure, Table
 from tardygrad.report.build import build
 from tardygrad.report.clients import SPANS, delays_over_time, timeline
 from tardygrad.report.discover import find

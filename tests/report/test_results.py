@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tardygrad.report.blocks import Note, Table
+from tardygrad.display.blocks import Note, Table
+from tardygrad.display.theme import BLACK, CLASS_COLOURS, COLOURS
 from tardygrad.report.build import build
 from tardygrad.report.comparison import compare, page_table, paper_table
 from tardygrad.report.discover import find
@@ -18,7 +19,6 @@ from tardygrad.report.groups import Spread, grouped, mean_curve, same_arrivals
 from tardygrad.report.headline import headline
 from tardygrad.report.loader import read
 from tardygrad.report.page import figures
-from tardygrad.report.theme import BLACK, CLASS_COLOURS, COLOURS
 from tests.report.records import EVIL, record, write
 
 SYNC: dict[str, Any] = {"label": "sync-Clip²"}

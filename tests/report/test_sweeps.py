@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tardygrad.report.blocks import Code, Table
+from tardygrad.display.blocks import Code, Table
 from tardygrad.report.page import figures, html
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.spec import spec

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
+from tardygrad.constructors.signature import call, parameters
 from tardygrad.runs import run
-from tardygrad.runs.signature import call, parameters
 from tardygrad.spec import shipped, spec
 from tests.cli.conftest import SMALL
 from tests.tasks.text_files import examples, write_bert, write_tsv

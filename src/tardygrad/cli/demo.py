@@ -10,10 +10,10 @@ import typer
 from tardygrad.cli.demo_screen import follow, show_results
 from tardygrad.cli.output import say, show, show_json, waiting
 from tardygrad.cli.parallel_runs import ParallelRuns
-from tardygrad.cli.session import Signals
 from tardygrad.errors import Invalid
 from tardygrad.runs.checks import quoted
 from tardygrad.runs.record import Row, new_run_dir, replace, require_new
+from tardygrad.runs.signals import Signals
 from tardygrad.runs.summary import Summary
 from tardygrad.spec import spec
 from tardygrad_command import commands
@@ -39,8 +39,8 @@ NOTE = (
 def demo(options: commands.Demo) -> None:
     """Run the five methods side by side, then print and write the comparison."""
     from tardygrad.cli.demo_figure import loss_curves
+    from tardygrad.display.theme import write
     from tardygrad.report.build import build
-    from tardygrad.report.theme import write
 
     folder = require_new(Path(options.out)) if options.out else new_run_dir("demo")
     length = [f"run.rounds={options.rounds}", f"run.evaluate_every={EVERY}"]

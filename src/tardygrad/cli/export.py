@@ -11,8 +11,8 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.report.discover import find
 from tardygrad.runs import export as exports
+from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.model_card import training_facts
-from tardygrad.runs.own_code import resume_command
 from tardygrad.runs.record import read_json, reading_record
 from tardygrad.runs.run import plural
 from tardygrad.runs.summary import read_summary

@@ -5,16 +5,13 @@ Each process has as many threads of torch as its run's spec says.
 
 from __future__ import annotations
 
-import multiprocessing as mp
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import NamedTuple
 
-from tardygrad.engines.sim.process_pool import process_count, set_up_child_process
+from tardygrad.engines.child_process import ChildProcess, process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import TardygradError, WorkFailed
 from tardygrad.runs import run as runs
@@ -25,12 +22,12 @@ from tardygrad.runs.summary import Summary
 from tardygrad.spec.spec import Spec
 
 
-class RunProcess(NamedTuple):
+class RunProcess(ChildProcess):
     """A run and its process."""
 
-    label: str
-    process: ForkProcess
-    pipe: Connection
+    def __init__(self, label: str, spec: Spec, out: Path) -> None:
+        super().__init__(_run_in_child, spec, out)
+        self.label = label
 
 
 class ParallelRuns:
@@ -68,21 +65,14 @@ class ParallelRuns:
         finally:
             for run in self._running:
                 run.process.kill()
-                run.process.join()
-                run.pipe.close()
+                run.join()
             self._running = []
 
     def _start(self) -> bool:
         """Start runs while fewer than `jobs` are running; return whether any is running."""
         while self._waiting and len(self._running) < self.jobs and not self._stop:
             label = self._waiting.popleft()
-            context = mp.get_context("fork")
-            ours, theirs = context.Pipe()
-            arguments = (theirs, self.specs[label], self.path(label))
-            process = context.Process(target=_run_in_child, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._running.append(RunProcess(label, process, ours))
+            self._running.append(RunProcess(label, self.specs[label], self.path(label)))
         return bool(self._running)
 
     def _collect(self) -> Generator[tuple[str, Row | Summary], None, None]:
@@ -93,22 +83,19 @@ class ParallelRuns:
             try:
                 message = run.pipe.recv()
             except (EOFError, OSError) as error:
-                run.process.join()
-                code, path = run.process.exitcode, quoted(self.path(run.label))
+                code, path = run.join(), quoted(self.path(run.label))
                 reason = f"the process of {run.label} died (exit code {code}). Is there enough memory? Try fewer jobs"
                 raise WorkFailed(f"{reason}, or continue with: tardygrad resume {path}") from error
             if isinstance(message, Exception):
                 raise message
             if isinstance(message, Summary):
                 self._running.remove(run)
-                run.process.join()
-                run.pipe.close()
+                run.join()
             yield run.label, message
 
 
 def _run_in_child(pipe: Connection, spec: Spec, out: Path) -> None:
     """Run in a child process: send every row, then the summary or an error; stop the run if anything is received."""
-    set_up_child_process()
     try:
         with torch_threads(spec.run.threads):
             built = spec.build()

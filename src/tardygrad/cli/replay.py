@@ -17,7 +17,7 @@ from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import check_lines, unchecked_spec
 from tardygrad.runs.events import read_checked, script_line
-from tardygrad.runs.own_code import resume_command
+from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.progress import round_progress
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.replay import restore_noise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table
-from tardygrad.engines.sim.process_pool import process_count
+from tardygrad.engines.child_process import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, nearest
 from tardygrad_command import reproduce as commands
@@ -39,7 +39,7 @@ def clock(options: commands.Clock) -> None:
 
 def timeline(options: commands.Timeline) -> None:
     """Draw Figure 1 and print the updates of each round."""
-    from tardygrad.report.theme import write
+    from tardygrad.display.theme import write
     from tardygrad.reproduce.page import write_section
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated

@@ -15,6 +15,7 @@ from tardygrad.cli.run import run_dir
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import parameters
+from tardygrad.display import theme
 from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
 from tardygrad.doctor.race import Training
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
@@ -23,7 +24,6 @@ from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
-from tardygrad.report import theme
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, read_history

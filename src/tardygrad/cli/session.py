@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 
 import typer
 
 from tardygrad.cli.output import say, show, show_json, waiting
+from tardygrad.constructors.own_code import trust_option
 from tardygrad.engines.pool import Pool
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
+from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.memory import read_size
-from tardygrad.runs.own_code import resume_command, trust_option
 from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.progress import progress
 from tardygrad.runs.run import Run, Summary, plural
+from tardygrad.runs.signals import Signals
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec
 
@@ -83,31 +82,6 @@ def worker_shortage(run: Run, spec: Spec) -> str:
 def _abort() -> None:
     """What a signal does before the run exists."""
     raise KeyboardInterrupt
-
-
-class Signals:
-    """The first Ctrl-C or SIGTERM calls `stop` (a run stops with a checkpoint); the second kills the process."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self.stop = stop
-        self.received: int | None = None
-
-    def __enter__(self) -> Signals:
-        main = threading.current_thread() is threading.main_thread()  # other threads cannot catch signals
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM) if main}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
-        if sys.stderr.isatty():
-            os.write(sys.stderr.fileno(), b"\x1b[?25h")  # show the cursor again, which the bar hides
-        self.stop()
 
 
 def run_to_end(run: Run, loaded: Spec, out: str, *, json: bool) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import typer
 
 from tardygrad.cli.output import as_objects, say, show, show_json, show_table, waiting
-from tardygrad.cli.session import Signals
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.checks import quoted
 from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
+from tardygrad.runs.signals import Signals
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
 from tardygrad.sweeps.compare import is_comparison, read_comparison
 from tardygrad.sweeps.result import sweep_table

@@ -12,13 +12,13 @@ from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
+from tardygrad.constructors.own_code import check_trust
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.history import History
 from tardygrad.runs.loop import trained_rounds
-from tardygrad.runs.own_code import check_trust
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json
 from tardygrad.spec import spec

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
+from tardygrad.constructors import own_code
 from tardygrad.core.method import Method, Mode
 from tardygrad.doctor.clock_run import ClockResult, clearly_better, faster, gain, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet
@@ -19,7 +20,6 @@ from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_sett
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.runs import own_code
 from tardygrad.runs.history import History
 from tardygrad.runs.record import Row
 from tardygrad.spec import spec

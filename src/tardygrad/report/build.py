@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from altair.utils.schemapi import debug_mode
 
+from tardygrad.display.blocks import Section
 from tardygrad.errors import Invalid
-from tardygrad.report.blocks import Section
 from tardygrad.report.comparison import compare, paper_table
 from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped

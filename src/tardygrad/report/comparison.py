@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tardygrad.display.blocks import Block, Note, Table
+from tardygrad.display.latex import latex_table
 from tardygrad.errors import Invalid, nearest
-from tardygrad.report.blocks import Block, Note, Table
 from tardygrad.report.groups import (
     SeedGroup,
     Spread,
@@ -21,7 +22,6 @@ from tardygrad.report.groups import (
     spread_of,
     tasks,
 )
-from tardygrad.report.latex import latex_table
 from tardygrad.report.loader import RunView
 from tardygrad.runs.run import plural
 

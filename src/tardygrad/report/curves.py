@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.report.blocks import Figure, Table
-from tardygrad.report.downsample import Sample, sample
-from tardygrad.report.figure import (
+from tardygrad.display.blocks import Figure, Table
+from tardygrad.display.figure import (
     HIGHLIGHT,
     LABEL_EXPR,
     PANEL,
@@ -23,9 +22,7 @@ from tardygrad.report.figure import (
     percent,
     wrapped,
 )
-from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
-from tardygrad.report.loader import RunView
-from tardygrad.report.theme import (
+from tardygrad.display.theme import (
     INK,
     class_colours,
     class_legend,
@@ -35,6 +32,9 @@ from tardygrad.report.theme import (
     strokes,
     tips,
 )
+from tardygrad.report.downsample import Sample, sample
+from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
+from tardygrad.report.loader import RunView
 from tardygrad.runs.record import Row
 
 MANY = 60  # longer lines have no visible points

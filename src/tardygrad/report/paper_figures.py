@@ -15,22 +15,19 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.report.blocks import LegendEntry, Section
+from tardygrad.display.blocks import LegendEntry, Section
+from tardygrad.display.figure import LABEL_EXPR, named_data, percent, quoted
+from tardygrad.display.paper_style import FONT, TEXT, WIDTHS, fitted_names
+from tardygrad.display.theme import line_legend, method_colours, rendered, strokes
 from tardygrad.report.comparison import ComparedRuns
 from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, x_of
-from tardygrad.report.figure import LABEL_EXPR, named_data, percent, quoted, wrapped
 from tardygrad.report.groups import SeedGroup
 from tardygrad.report.page import figures, put
-from tardygrad.report.theme import line_legend, method_colours, rendered, strokes
 from tardygrad.runs.record import to_json_value
 
-WIDTHS = {"one-column": 234, "two-columns": 486}  # 3.25 and 6.75 inches
 HEIGHT = 130  # of a panel
-TEXT = 8  # points
-CHARACTER = 0.55 * TEXT  # mean width of one
 RESOLUTION = 300  # pixels of a PNG per inch
 _SIZE = re.compile(r'(width|height)="([\d.]+)"')  # of an SVG, the first two matches
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
 class PaperFigure(NamedTuple):
@@ -131,13 +128,6 @@ def _fitted(groups: list[SeedGroup], curve: Curve, lines: Lines, axes: Sequence[
             break
         panel -= excess / len(axes)
     return spec
-
-
-def fitted_names(names: Sequence[str], width: int) -> tuple[list[str], int]:
-    """Names for a legend of this width, long ones in several lines, and in how many columns they fit."""
-    shown = [wrapped(name, int((width - 40) / CHARACTER)) for name in names]
-    longest = max(len(part) for name in shown for part in name.split("\n"))
-    return shown, max(1, min(len(names), int(width / (longest * CHARACTER + 40))))
 
 
 def _spec(

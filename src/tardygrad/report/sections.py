@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from tardygrad.display.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report import client_scores, clients, curves, tail_charts
-from tardygrad.report.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report.comparison import ComparedRuns, comparison_blocks
 from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite

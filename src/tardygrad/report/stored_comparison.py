@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tardygrad.report.blocks import Block, Section, Table, with_suffix
-from tardygrad.report.figure import WIDTH, figure
-from tardygrad.report.paper_figures import WIDTHS, PaperFigure
+from tardygrad.display.blocks import Block, Section, Table, with_suffix
+from tardygrad.display.figure import WIDTH, figure
+from tardygrad.display.paper_style import WIDTHS
+from tardygrad.display.theme import method_legend
+from tardygrad.report.paper_figures import PaperFigure
 from tardygrad.report.sweep_charts import short
-from tardygrad.report.theme import method_legend
 from tardygrad.runs.record_values import printable
 from tardygrad.sweeps.comparison import Comparison
 from tardygrad.sweeps.comparison_figure import mean_chart, mean_curves, paper_chart

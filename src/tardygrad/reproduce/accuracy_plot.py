@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report.theme import method_colours
+from tardygrad.display.theme import method_colours
 from tardygrad.runs.record import Row
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report import theme
+from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_plan import Cell, Plan, Workload
 from tardygrad.reproduce.baselines import BaselineLine, Comparison, difference

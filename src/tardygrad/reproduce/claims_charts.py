@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report.theme import image_style, line_legend, method_colours
+from tardygrad.display.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.claims import FIELD, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, Finding, Scale

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tardygrad.report.theme import write
+from tardygrad.display.theme import write
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import Claim, ClaimLine, Finding, Scale, texts
 from tardygrad.reproduce.claims_charts import picture

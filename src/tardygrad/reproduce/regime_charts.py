@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.report import theme
+from tardygrad.display import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.regime import Line, Part, Regime
 from tardygrad.runs.record import Row

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report import theme
+from tardygrad.display import theme
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.regime import Part, Regime
 from tardygrad.runs.record import Row, to_json_value

@@ -9,7 +9,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report import theme
+from tardygrad.display import theme
 from tardygrad.reproduce.page import split_page, table, write_section
 from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.tables import CellLine, Table

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tardygrad.constructors.own_code import is_own
 from tardygrad.errors import RecordError
 from tardygrad.runs import events
 from tardygrad.runs.checks import check_lines, last_check, unchecked_spec
@@ -24,9 +25,8 @@ from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import Job as Job
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
-from tardygrad.runs.kinds import is_simulated
+from tardygrad.runs.kinds import is_simulated, resume_command
 from tardygrad.runs.machines import Machine, MachineTimes
-from tardygrad.runs.own_code import is_own, resume_command
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.record_values import printable, read_count, read_number, read_time
 from tardygrad.runs.rounds import COLUMNS, COUNTS, PER_UPDATE

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import Parameter
+from pathlib import Path
 from typing import Any
 
 from tardygrad import methods, tasks
+from tardygrad.constructors import own_code
 from tardygrad.core.recipe import Make, Parameters, parameters
 from tardygrad.engines.flower.pool import FlowerPool
 from tardygrad.engines.pool import Pool
@@ -67,3 +69,13 @@ def is_simulated(recorded: Mapping[str, Any]) -> bool | None:
         return bool(recorded["clock"] == "simulated")
     engine = ((recorded.get("spec") or recorded.get("described") or {}).get("engine") or {}).get("kind")
     return ENGINES[engine] is SimPool if isinstance(engine, str) and engine in ENGINES else None
+
+
+def resume_command(folder: str | Path, tables: Any, options: str = "") -> str:
+    """The command that continues a run, given the tables of its spec.
+
+    It has no --trust unless `options` has: who pastes the command is first told which code to read.
+    """
+    kind = own_code.engine_table(tables).get("kind")
+    engine = next((pool for name, pool in ENGINES.items() if name == kind), Pool)
+    return engine.resume_command(str(folder), options)

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from tardygrad.constructors.own_code import is_own, names
+from tardygrad.constructors.signature import arguments, shown
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Recipe, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
@@ -19,9 +21,7 @@ from tardygrad.engines.ray.pool import RayPool
 from tardygrad.errors import Invalid, shortened
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FLEET_KEYS, FROM_OTHER_TABLES, KINDS, keys_of
-from tardygrad.runs.own_code import is_own, names
 from tardygrad.runs.record import Row, to_json_value
-from tardygrad.runs.signature import arguments, shown
 from tardygrad.tasks.data.seeding import call_seeded
 
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""The JSON schema of specs, for editors: made from the constructors' signatures, by the rules of runs/signature.py."""
+"""The JSON schema of specs, for editors: by the rules of constructors/signature.py."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from tardygrad.constructors.own_code import check_cluster, check_trust
+from tardygrad.constructors.signature import Table, arguments, call, choose, construct, read, shown
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Make, Recipe, parameters, remember, written_arguments
 from tardygrad.core.task import Task
@@ -29,8 +31,6 @@ from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import AvailabilityFile, Fleet
 from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES
 from tardygrad.runs.memory import Memory, Meter
-from tardygrad.runs.own_code import check_cluster, check_trust
-from tardygrad.runs.signature import Table, arguments, call, choose, construct, read, shown
 from tardygrad.spec.kinds import KINDS, TABLES, RunTable, keys_of, suggest_table
 from tardygrad.spec.sources import anchor_task, read_source
 

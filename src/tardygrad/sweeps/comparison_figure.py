@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from tardygrad.display.figure import HIGHLIGHT, LABEL_EXPR, highlighted, named_data, quoted
+from tardygrad.display.paper_style import FONT, TEXT, WIDTHS, fitted_names
+from tardygrad.display.theme import BLACK, GREY, INK, line_legend, method_colours, strokes, tips, write
 from tardygrad.errors import Invalid
-from tardygrad.report.figure import HIGHLIGHT, LABEL_EXPR, highlighted, named_data, quoted
-from tardygrad.report.paper_figures import FONT, TEXT, WIDTHS, fitted_names
-from tardygrad.report.theme import BLACK, GREY, INK, line_legend, method_colours, strokes, tips, write
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.sweeps.statistics import estimate
 

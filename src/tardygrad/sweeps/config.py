@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
+from tardygrad.constructors.own_code import check_cluster, check_trust
+from tardygrad.constructors.signature import Table, shown
 from tardygrad.core.hierarchy import serve
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest
 from tardygrad.runs.directions import Directions
-from tardygrad.runs.own_code import check_cluster, check_trust
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
-from tardygrad.runs.signature import Table, shown
 from tardygrad.spec.kinds import suggest_table
 from tardygrad.spec.sources import anchor_task, read_source, shipped
 from tardygrad.spec.spec import Spec, load, override, parse

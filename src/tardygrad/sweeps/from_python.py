@@ -15,13 +15,14 @@ from zlib import crc32
 
 import numpy as np
 
+from tardygrad.constructors.signature import shown
 from tardygrad.core.method import without_addresses
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
-from tardygrad.runs.signature import shown
+from tardygrad.runs.signals import Signals
 from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
 from tardygrad.sweeps.trial import Stop, score_run, start_scores
 from tardygrad.sweeps.trials import Sweep, read
@@ -216,7 +217,6 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
     Args:
         what: to call a trial.
     """
-    from tardygrad.cli.session import Signals
     from tardygrad.sweeps.runner import Runner, best_so_far
 
     with TemporaryDirectory() as temporary:

@@ -7,12 +7,10 @@ has, the lock that they inherited keeps other processes out.
 from __future__ import annotations
 
 import math
-import multiprocessing as mp
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -20,11 +18,11 @@ from typing import Any
 import optuna
 import torch
 
-from tardygrad.engines.sim.process_pool import process_count, set_up_child_process
+from tardygrad.constructors.signature import shown
+from tardygrad.engines.child_process import ChildProcess, process_count
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row, exclusive, read_json, require_new, write_json
 from tardygrad.runs.run import versions
-from tardygrad.runs.signature import shown
 from tardygrad.sweeps.config import Config, read_config, saved_config
 from tardygrad.sweeps.study import Study
 from tardygrad.sweeps.trial import Source
@@ -33,11 +31,11 @@ from tardygrad.sweeps.trials import Trial, read
 RETRIES = 3  # worker deaths after which a trial is still restarted
 
 
-class Worker:
-    """One process and its current trial."""
+class Worker(ChildProcess):
+    """A process and its current trial."""
 
-    def __init__(self, process: ForkProcess, pipe: Connection) -> None:
-        self.process, self.pipe = process, pipe
+    def __init__(self, config: Config, source: Source) -> None:
+        super().__init__(_work, config, source)
         self.trial: optuna.trial.Trial | None = None
 
 
@@ -76,8 +74,7 @@ class Runner:
                 for worker in self._workers:
                     worker.process.kill()
                 for worker in self._workers:
-                    worker.process.join()
-                    worker.pipe.close()
+                    worker.join()
                 self._workers = []
                 study.requeue()
                 study.close()
@@ -85,19 +82,11 @@ class Runner:
     def _assign(self, study: Study) -> bool:
         """Give every idle worker a trial; whether any worker has one."""
         while len(self._workers) < min(self.jobs, self.config.trials - study.done):
-            self._workers.append(self._start())
+            self._workers.append(Worker(self.config, self.source))
         for worker in self._workers:
             if worker.trial is None and not self._stop and (trial := study.next()):
                 self._send(worker, trial)
         return any(worker.trial for worker in self._workers)
-
-    def _start(self) -> Worker:
-        context = mp.get_context("fork")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self.config, self.source), daemon=True)
-        process.start()
-        theirs.close()
-        return Worker(process, ours)
 
     def _send(self, worker: Worker, trial: optuna.trial.Trial) -> None:
         worker.trial = trial
@@ -125,14 +114,12 @@ class Runner:
 
     def _replace(self, worker: Worker, trial: optuna.trial.Trial, study: Study) -> Row | None:
         """Replace a dead worker and restart its trial, or return a failure if the trial keeps killing workers."""
-        worker.process.join()
-        worker.pipe.close()
-        new = self._start()
-        worker.process, code, worker.pipe = new.process, worker.process.exitcode, new.pipe
+        code = worker.join()
+        successor = self._workers[self._workers.index(worker)] = Worker(self.config, self.source)
         self._deaths[trial.number] += 1
         if (deaths := self._deaths[trial.number]) > RETRIES:
             return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer jobs.")
-        self._send(worker, study.restart(trial))
+        self._send(successor, study.restart(trial))
         return None
 
 
@@ -158,7 +145,6 @@ def _failed(reason: str) -> Row:
 
 def _work(pipe: Connection, config: Config, source: Source) -> None:
     """A worker's process: receive points, send results, until it is killed."""
-    set_up_child_process()
     torch.set_num_threads(config.spec["run"]["threads"])
 
     def prune(round: int, loss: float) -> bool:

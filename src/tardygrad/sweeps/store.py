@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import TypeAdapter
 
-from tardygrad.engines.sim.process_pool import set_up_child_process
+from tardygrad.engines.child_process import set_up_child_process
 from tardygrad.errors import RecordError
 from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import Run as TaskRun

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from tardygrad.constructors.signature import call
 from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.settings import Settings
-from tardygrad.runs.signature import call
 from tardygrad.runs.summary import run_length
 from tardygrad.spec.spec import Spec
 

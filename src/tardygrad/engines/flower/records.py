@@ -20,6 +20,9 @@ from torch.utils.dlpack import from_dlpack
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tardygrad import methods, tasks
+from tardygrad.constructors import own_code
+from tardygrad.constructors.signature import arguments
+from tardygrad.constructors.signature import call as call_constructor
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Recipe, parameters, recipe_of, remember, written_arguments
@@ -28,9 +31,6 @@ from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.same_task import facts
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import Invalid
-from tardygrad.runs import own_code
-from tardygrad.runs.signature import arguments
-from tardygrad.runs.signature import call as call_constructor
 from tardygrad.tasks.trainer_task import TrainerTask
 
 Arrays = Mapping[str, np.ndarray]

@@ -14,6 +14,7 @@ import torch
 
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
+from tardygrad.engines.child_process import process_count
 from tardygrad.engines.ray.connection import (
     LOAD_TIMEOUT,
     Monitor,
@@ -29,7 +30,6 @@ from tardygrad.engines.ray.places import exists, requirements
 from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.ray.workers import Worker
-from tardygrad.engines.sim.process_pool import process_count
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, first_line, is_number
 

@@ -16,9 +16,10 @@ from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.attendance import DROPS, LOST, SLEEP, Entry
+from tardygrad.engines.child_process import process_count
 from tardygrad.engines.fleet_clock import CHANGES, corrupt, matched, round_trips
 from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
-from tardygrad.engines.sim.process_pool import ProcessPool, process_count
+from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock

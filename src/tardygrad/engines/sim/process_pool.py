@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import signal
-import threading
 from collections import Counter, deque
 from contextlib import suppress
 from mmap import mmap
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,20 +23,20 @@ from torch.utils._pytree import tree_map_only
 from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
+from tardygrad.engines.child_process import ChildProcess
 from tardygrad.engines.pool import perform
-from tardygrad.errors import Invalid, WorkFailed, check_integer
+from tardygrad.errors import Invalid, WorkFailed
 
-PROCESSES_PER_CORE = 16  # more would only take memory and time from each other
 VECTORS_PER_PROCESS = 6  # at least: two start vectors, and the local x, gradient, clipped gradient and move of a job
 RETRIES = 5  # how often a job is repeated after its process died, before the run fails
 STOPPED = 5.0  # seconds without an answer after which processes that were stopped are replaced
 
 
-class PoolProcess:
-    """A process, the pipe to it, and its jobs in order."""
+class PoolProcess(ChildProcess):
+    """A process and its jobs in order."""
 
-    def __init__(self, process: ForkProcess, pipe: Connection) -> None:
-        self.process, self.pipe = process, pipe
+    def __init__(self, *args: Any) -> None:
+        super().__init__(_process_main, *args)
         self.jobs: deque[Job] = deque()
 
 
@@ -92,7 +91,6 @@ class ProcessPool:
         if mp.current_process().daemon:
             rule = "`workers` above 1 needs a process that may start others, and this one is a daemon"
             raise Invalid(f"{rule}, got {workers}. Use workers=1, or start this process with daemon=False.")
-        self._context = mp.get_context("fork")
         if (device := getattr(task, "device", torch.device("cpu"))).type != "cpu":
             raise Invalid(f"`workers` above 1 compute on CPUs, got a task on {device}. Use workers=1.")
         _check_memory(task, workers)
@@ -105,13 +103,8 @@ class ProcessPool:
             self.processes.append(self._start())
 
     def _start(self) -> PoolProcess:
-        ours, theirs = self._context.Pipe()
-        inherited = [worker.pipe for worker in self.processes] + [ours]  # the child must close these
-        work = (self.models, self.task, self.method)
-        process = self._context.Process(target=_process_main, args=(theirs, inherited, *work), daemon=True)
-        process.start()
-        theirs.close()
-        return PoolProcess(process, ours)
+        others = [worker.pipe for worker in self.processes]  # the child must close these
+        return PoolProcess(others, self.models, self.task, self.method)
 
     @property
     def assigned(self) -> int:
@@ -159,14 +152,13 @@ class ProcessPool:
 
     def _replace(self, worker: PoolProcess) -> None:
         """Replace a process that has died; the new one repeats its jobs."""
-        worker.pipe.close()
-        worker.process.join()
+        code = worker.join()
         job = worker.jobs[0]
         deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
         if deaths > RETRIES:
             raise WorkFailed(
                 f"the work of {job} failed: {deaths} processes died while computing it "
-                f"(exit code {worker.process.exitcode}). Is there enough memory? Try fewer workers."
+                f"(exit code {code}). Is there enough memory? Try fewer workers."
             )
         self.processes.remove(worker)
         successor = self._start()
@@ -177,41 +169,19 @@ class ProcessPool:
     def close(self) -> None:
         """Terminate all processes."""
         for worker in self.processes:
-            worker.pipe.close()
             worker.process.terminate()
         for worker in self.processes:
-            worker.process.join()
+            worker.join()
         self.processes = []
 
 
-def _is_stopped(process: ForkProcess) -> bool:
+def _is_stopped(process: BaseProcess) -> bool:
     """Whether someone has stopped a process (SIGSTOP), where the system tells."""
     try:
         with open(f"/proc/{process.pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
     except OSError:
         return False
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use; on systems that do not tell, such as macOS, all."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def process_count(name: str, wanted: int) -> int:
-    """A number of processes, or one for every core if it is 0; raises `Invalid` for more than a machine can run.
-
-    Args:
-        name: of the argument.
-    """
-    check_integer(name, wanted, 0)
-    cores = usable_cores()
-    if wanted > (most := PROCESSES_PER_CORE * cores):
-        rule = (
-            f"`{name}` must be at most {most:,}, {PROCESSES_PER_CORE} for each core that this process may use ({cores})"
-        )
-        raise Invalid(f"{rule}, got {wanted:,}. Use {cores}.")
-    return wanted or cores
 
 
 def _check_memory(task: Task, workers: int) -> None:
@@ -229,23 +199,8 @@ def model_slots(workers: int) -> int:
     return 2 * workers + 1
 
 
-def set_up_child_process() -> None:
-    """Set up a forked process: ignore Ctrl-C, which the parent handles, and exit when the parent does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def end_with_parent() -> None:
-        parent = mp.parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-
-
 def _process_main(pipe: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
     """The loop of a process: jobs in, updates out, until the pipe closes."""
-    set_up_child_process()
     mp.current_process().daemon = False  # a daemon may not start the processes of a DataLoader
     for other in others:
         other.close()

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import altair as alt
 
-from tardygrad.report.blocks import LegendEntry
+from tardygrad.display.blocks import LegendEntry
 from tardygrad.runs.record import Row, make_directory, replace, to_json_value
 
 COLOURS = {

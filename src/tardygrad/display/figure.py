@@ -12,8 +12,8 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.report.blocks import Figure, LegendEntry, Table
-from tardygrad.report.theme import page_style
+from tardygrad.display.blocks import Figure, LegendEntry, Table
+from tardygrad.display.theme import page_style
 from tardygrad.runs.record import Row, to_json_value
 
 WIDTH, PANEL = 820, 360

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from tardygrad.core.recipe import unnamed_arguments
-from tardygrad.engines.pool import Pool
 from tardygrad.errors import Invalid, described_error, nearest
 
 
@@ -46,11 +45,11 @@ def names(tables: Any) -> Iterator[str]:
 
 def cluster(tables: Any) -> str | None:
     """The address of a cluster that a spec joins; None: none, or the one that this machine knows ("auto")."""
-    address = _engine(tables).get("address")
+    address = engine_table(tables).get("address")
     return None if address == "auto" else address
 
 
-def _engine(tables: Any) -> dict[str, Any]:
+def engine_table(tables: Any) -> dict[str, Any]:
     """The table [engine] of a spec; empty if the spec has none."""
     engine = tables.get("engine") if isinstance(tables, dict) else None
     return engine if isinstance(engine, dict) else {}
@@ -59,18 +58,6 @@ def _engine(tables: Any) -> dict[str, Any]:
 def trust_option(tables: Any) -> str:
     """What the next command needs after the name of a record whose code and cluster this one has used."""
     return " --trust" if any(names(tables)) or cluster(tables) else ""
-
-
-def resume_command(folder: str | Path, tables: Any, options: str = "") -> str:
-    """The command that continues a run, given the tables of its spec.
-
-    It has no --trust unless `options` has: who pastes the command is first told which code to read.
-    """
-    from tardygrad.runs.kinds import ENGINES  # here, because engines import this file
-
-    kind = _engine(tables).get("kind")
-    engine = next((pool for name, pool in ENGINES.items() if name == kind), Pool)
-    return engine.resume_command(str(folder), options)
 
 
 def check_trust(tables: Any, where: str, fix: str = "add --trust") -> None:

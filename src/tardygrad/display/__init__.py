@@ -1,0 +1,1 @@
+"""How results are shown: colours and styles of figures, figures with their data, tables in LaTeX."""

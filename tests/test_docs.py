@@ -110,11 +110,13 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/first-run.md"])
-def test_a_page_shows_what_the_quickstart_prints(page: str) -> None:
-    said = (ROOT / "examples/quickstart.py").read_text("utf-8").partition(PRINTS)[2]
-    printed = "".join(line.removeprefix("# ") for line in said.splitlines(keepends=True))
-    assert printed in [block.text for block in blocks(ROOT / page)]
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_a_page_shows_what_its_examples_print(page: Path) -> None:
+    texts = [block.text for block in blocks(page)]
+    for example in EXAMPLES:
+        if f"{code(example)}\n" in texts:
+            said = example.read_text("utf-8").partition(PRINTS)[2]
+            assert "".join(line.removeprefix("# ") for line in said.splitlines(keepends=True)) in texts
 
 
 def test_the_docs_show_what_the_demo_prints() -> None:

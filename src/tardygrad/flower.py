@@ -299,7 +299,7 @@ class AsyncStrategy:
 
     def _count(self, grid: Any, resumed: Path | None) -> int:
         """The number of clients: that of the resumed run, or of the nodes that are online."""
-        link = connection.Link(grid, 1.0)
+        link = connection.GridLink(grid, 1.0)
         recorded = read_json(resumed / "spec.json").get("clients") if resumed else None
         return int(recorded or count_nodes(link, self._method.buffer))
 

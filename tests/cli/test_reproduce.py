@@ -14,7 +14,7 @@ import pytest
 
 from tardygrad.errors import Diverged, RecordError
 from tardygrad.reproduce import experiments, tables
-from tardygrad.reproduce.experiments import CELLS, Cell, Experiment
+from tardygrad.reproduce.experiments import CELLS, Experiment, TableCell
 from tardygrad.reproduce.page import marks
 from tardygrad.runs.record import exclusive
 from tardygrad.sweeps import store, trial
@@ -33,10 +33,10 @@ TINY = Experiment(
     local_lrs=(0.1,),
     clips=((0.5, 0.1), (1e-9, 0.1)),
     cells=(
-        Cell("mild", "sync", "clip2"),
-        Cell("mild", "client", "dc-clip2"),
-        Cell("large", "sync", "clip2"),
-        Cell("large", "client", "sd-sgdclip"),
+        TableCell("mild", "sync", "clip2"),
+        TableCell("mild", "client", "dc-clip2"),
+        TableCell("large", "sync", "clip2"),
+        TableCell("large", "client", "sd-sgdclip"),
     ),
 )
 RUNS = 2 * 2 + 4 * 2 - 2  # the sweep, and the grid of every cell; the best thresholds' two are in both
@@ -62,8 +62,8 @@ def test_every_cell_of_the_papers_tables_is_published_for_every_experiment() -> 
     assert len(CELLS) == len(set(CELLS)) == 24
     for one in experiments.EXPERIMENTS.values():
         assert tables.published(one.published).keys() == set(CELLS)
-    assert tables.published("cifar10")[Cell("large", "client", "dc-clip2")] == (98.3, 39.0)
-    assert tables.published("stsb")[Cell("mild", "sync", "sgdclip")] == (87.32, 103.0)
+    assert tables.published("cifar10")[TableCell("large", "client", "dc-clip2")] == (98.3, 39.0)
+    assert tables.published("stsb")[TableCell("mild", "sync", "sgdclip")] == (87.32, 103.0)
 
 
 def test_a_cell_is_tuned_with_the_thresholds_of_synchronous_clip2(tiny: Command) -> None:

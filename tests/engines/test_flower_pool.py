@@ -26,7 +26,7 @@ from tardygrad.engines.deadlines import LOSSES
 from tardygrad.engines.flower import nodes as node_list
 from tardygrad.engines.flower import pool as flower_pool
 from tardygrad.engines.flower import records
-from tardygrad.engines.flower.connection import Reply, parent_has_ended
+from tardygrad.engines.flower.connection import NodeReply, parent_has_ended
 from tardygrad.engines.wire import send
 from tests.engines.contract import CLIENTS, PoolContract
 
@@ -390,7 +390,7 @@ def test_a_node_whose_answer_makes_no_sense_cannot_take_part(answer: dict[str, A
     some = node_list.Nodes(no_link, 6, messages)
     some.asked["question"] = 7
     with pytest.raises(tg.WorkFailed, match="node 7 cannot take part: its answer is not as expected: "):
-        some.answered(Reply("question", {"node": facts}))
+        some.answered(NodeReply("question", {"node": facts}))
     assert some.available == []
 
 

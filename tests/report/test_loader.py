@@ -20,7 +20,8 @@ from tardygrad.report.clients import SPANS, delays_over_time, timeline
 from tardygrad.report.discover import find
 from tardygrad.report.downsample import client_bars, sample
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
-from tardygrad.runs.history import ClientHistory, Job, is_locked
+from tardygrad.runs.client_history import PastJob
+from tardygrad.runs.history import ClientHistory, is_locked
 from tardygrad.runs.record import Record
 from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write
@@ -189,7 +190,7 @@ def test_a_long_record_is_shortened(tmp_path: Path) -> None:
 
 
 def test_of_many_clients_some_are_drawn() -> None:
-    clients = [ClientHistory(jobs=[Job(0.0, 1.0, 1, True)]) for _ in range(1000)]
+    clients = [ClientHistory(jobs=[PastJob(0.0, 1.0, 1, True)]) for _ in range(1000)]
     bars = client_bars(clients, 1.0, most=CLIENTS, limit=BARS)
     assert len(bars.working) == 1000 // bars.stride + 1 <= CLIENTS
 
@@ -199,7 +200,7 @@ def test_a_client_that_is_asleep_is_not_drawn_at_work() -> None:
     for state, now in (("asleep", 0.0), ("awake", 2.0), ("asleep", 4.0), ("awake", 7.0), ("asleep", 9.0)):
         client.change(state, now)  # type: ignore[arg-type]
         if now == 7.0:
-            client.add_job(Job(3.0, 8.0, 1, True))
+            client.add_job(PastJob(3.0, 8.0, 1, True))
     client.end(10.0)
     bars = client_bars([client], 10.0, most=4, limit=50)
     assert [(bar.start, bar.end, bar.jobs) for bar in bars.working] == [(3.0, 4.0, 1), (7.0, 8.0, 0)]
@@ -232,7 +233,7 @@ def test_asleep_is_a_state_of_the_timeline_and_of_its_table(tmp_path: Path) -> N
 def test_bars_are_merged_until_there_are_few_whatever_the_states() -> None:
     spans = [(float(i), i + 0.5) for i in range(5000)]
     clients = [
-        ClientHistory(jobs=[Job(*span, 1, True) for span in spans[i::8]], away=spans[i + 4 :: 8]) for i in range(4)
+        ClientHistory(jobs=[PastJob(*span, 1, True) for span in spans[i::8]], away=spans[i + 4 :: 8]) for i in range(4)
     ]
     bars = client_bars(clients, 5000.0, most=4, limit=50)
     assert len(bars.working) + len(bars.away) <= 50

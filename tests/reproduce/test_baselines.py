@@ -16,14 +16,14 @@ from tardygrad import simulate
 from tardygrad.errors import RecordError
 from tardygrad.reproduce import baseline_plan, summaries
 from tardygrad.reproduce.baseline_page import BaselineTable, picture, text
-from tardygrad.reproduce.baseline_plan import Cell, Plan, plan
-from tardygrad.reproduce.baselines import BaselineLine, Comparison, Tuning
+from tardygrad.reproduce.baseline_plan import BaselineCell, Plan, plan
+from tardygrad.reproduce.baselines import BaselineLine, Baselines, Tuning
 from tardygrad.reproduce.page import marks
 from tardygrad.reproduce.summaries import shipped_runs
 from tardygrad.runs.record import exclusive, write_json
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps import store
-from tardygrad.sweeps.store import Run, Store
+from tardygrad.sweeps.store import PlannedRun, Store
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 from tests.tasks.picture_files import GRAY, striped, write_idx
 
@@ -103,7 +103,7 @@ ranges = {local_lr = {low = 0.2, high = 1.0}}
 """
 
 
-def made_up(path: Path, run: Run, records: bool) -> Path:
+def made_up(path: Path, run: PlannedRun, records: bool) -> Path:
     """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 6."""
     spec = run.spec
     rate, seed, on_test = spec["method"]["lr"], spec["run"]["seed"], "score_on" not in spec["task"]
@@ -120,15 +120,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_run", made_up)
 
 
-def comparison(folder: Path, **changes: Any) -> Comparison:
-    return Comparison(replace(Plan.read(SMALL), **changes), Store(folder))
+def comparison(folder: Path, **changes: Any) -> Baselines:
+    return Baselines(replace(Plan.read(SMALL), **changes), Store(folder))
 
 
-def run_all(some: Comparison, jobs: int = 1) -> Iterator[Path]:
+def run_all(some: Baselines, jobs: int = 1) -> Iterator[Path]:
     return some.store.run_wanted(some.wanted, jobs)
 
 
-def points(some: Comparison) -> list[list[tuple[dict[str, float], float | None]]]:
+def points(some: Baselines) -> list[list[tuple[dict[str, float], float | None]]]:
     cells = [cell for cell in some.plan.cells() if cell == some.plan.tuned_cell(cell)]
     return [[(trial.params, trial.value) for trial in some.tuning(cell).finished] for cell in cells]
 
@@ -137,7 +137,7 @@ CELLS = [cell for cell in plan().cells() if cell.fleet != "mild"]
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Cell) -> None:
+def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: BaselineCell) -> None:
     workload, space = plan().workloads[cell.workload], plan().space(cell)
     for point in (plan().lowest(cell), {name: range.high for name, range in space.items()}):
         trial, run = (parse(plan().run(cell, point, seed).spec) for seed in (0, 3))
@@ -156,7 +156,7 @@ def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Cell
 @pytest.mark.parametrize("fleet", ["mild", "large", "workers"])
 def test_who_shortens_jobs_gets_more_updates_and_does_about_as_many_steps(name: str, fleet: str) -> None:
     workload = plan().workloads["lm" if fleet == "workers" else "digits"]
-    cell, part = Cell(workload.name, fleet, name), 4 if fleet == "workers" else 1  # of the long run
+    cell, part = BaselineCell(workload.name, fleet, name), 4 if fleet == "workers" else 1  # of the long run
     spec = plan().run(cell, plan().lowest(cell), 1).spec
     spec["task"] = {"kind": "quadratic", "clients": workload.task["clients"]}
     built = parse(spec).build()
@@ -193,7 +193,7 @@ def test_local_clipping_is_all_that_its_comparison_changes() -> None:
         assert ours.search == [*theirs.search, "local_clip"]
         assert ours.ranges == theirs.ranges
         assert ours.settings == {key: value for key, value in theirs.settings.items() if key != "local_clip"}
-        cell = Cell("digits", "mild", plain)
+        cell = BaselineCell("digits", "mild", plain)
         build = parse(plan().run(cell, plan().lowest(cell), 1).spec)
         assert build.method.arguments["local_clip"] == inf
 
@@ -218,14 +218,14 @@ def test_methods_are_as_published(method: str, published: dict[str, Any]) -> Non
 
 
 def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_wider() -> None:
-    cell = Cell("digits", "mild", "dn-dylu")
+    cell = BaselineCell("digits", "mild", "dn-dylu")
     assert plan().edges(cell, {"local_lr": 0.1, "lr": 29.0, "period": 4, "momentum": 0.0}) == ["lr", "period"]
 
 
 def searched(trials: int, best: float = 1.0) -> list[dict[str, float]]:
     """The points of a tuning whose best rate is `best`; the results of a batch come in two halves."""
     small = Plan.read(SMALL).resized(trials, None)
-    tuning = Tuning(small, Cell("digits", "mild", "plain"))
+    tuning = Tuning(small, BaselineCell("digits", "mild", "plain"))
     while tuning.batch:
         first = tuning.batch[0]
         tuning.advance(lambda point, first=first: 0.0 if point == first else None)  # type: ignore[misc]
@@ -275,7 +275,7 @@ def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_se
     before = points(some)
     assert comparison(tmp_path).wanted() == []
     assert points(comparison(tmp_path)) == before
-    fewer = Comparison(Plan.read(SMALL).resized(3, 1), Store(tmp_path))
+    fewer = Baselines(Plan.read(SMALL).resized(3, 1), Store(tmp_path))
     assert points(fewer) == [trials[:3] for trials in before], "the first of them"
 
 
@@ -300,7 +300,7 @@ def test_finished_runs_are_found_elsewhere_by_their_summaries(tmp_path: Path) ->
     summaries.write_summaries(tmp_path / "runs.jsonl", here.summaries())
     rows = [json.loads(row) for row in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert len(rows) == here.progress()[-1].done == 30
-    there = Comparison(here.plan, Store(tmp_path / "there", summaries=rows))
+    there = Baselines(here.plan, Store(tmp_path / "there", summaries=rows))
     assert there.progress() == here.progress()
     list(run_all(there))
     assert len(list((tmp_path / "there").glob("*-*.json"))) == there.progress()[-1].runs - 30
@@ -326,10 +326,10 @@ def lines(*scores: list[float], workload: str = "digits", fleet: str = "large") 
     small = Plan.read(SMALL)
     found = []
     for i, (name, some) in enumerate(zip(small.workloads[workload].methods, scores, strict=True)):
-        cell, times = Cell(workload, fleet, name), [70.0 + i, 74.0 + i][: len(some)]
+        cell, times = BaselineCell(workload, fleet, name), [70.0 + i, 74.0 + i][: len(some)]
         curves = [[(35.0, score - 1), (time, score)] for score, time in zip(some, times, strict=True)]
         found.append(BaselineLine(cell, small.lowest(cell), ["lr"], some, times, times[:i], curves))
-    return Comparison(small, Store(Path("nowhere"))).marked(found)
+    return Baselines(small, Store(Path("nowhere"))).marked(found)
 
 
 def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
@@ -358,7 +358,7 @@ def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
 
 def test_a_run_that_diverged_counts_as_the_worst_and_has_no_time_to_its_end(tmp_path: Path) -> None:
     some = comparison(tmp_path, seeds=[1, 2, 3])
-    workload, cell = some.plan.workloads["text"], Cell("text", "mild", "plain")
+    workload, cell = some.plan.workloads["text"], BaselineCell("text", "mild", "plain")
     some._tunings[cell] = tuning = Tuning(some.plan, cell)
     tuning.advance(lambda point: 0.0)
     for seed, run in enumerate(some.runs(cell), 1):
@@ -498,6 +498,6 @@ def test_the_runs_that_are_shipped_are_named_after_their_settings(name: str) -> 
     some = Store(Path())
     for row in shipped_runs(name):
         given = row["name"].rpartition("-")[0]
-        assert some.path(Run(given, row["spec"])).stem == row["name"]
+        assert some.path(PlannedRun(given, row["spec"])).stem == row["name"]
         assert row["versions"]["threads"] == "1"
         assert not {"data", "cache", "pretrained"} & row["spec"]["task"].keys()

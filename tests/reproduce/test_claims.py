@@ -8,27 +8,27 @@ from typing import Any
 import pytest
 
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.claims import CLAIMS, FAST, FIELD, FULL, GRIDS, Claim, Finding, texts
+from tardygrad.reproduce.claims import CLAIMS, FAST, FIELD, FULL, GRIDS, Claim, ClaimResult, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.claims_page import text
-from tardygrad.reproduce.trials import ROUNDS, TUNING, ResultOf, Trial, Tuned
+from tardygrad.reproduce.trials import ROUNDS, TUNING, ResultOf, Setting, Tuned
 from tardygrad.spec import spec
-from tardygrad.sweeps.store import Result
+from tardygrad.sweeps.store import StoredResult
 
-Score = Callable[[Trial], float | None]
+Score = Callable[[Setting], float | None]
 
 
 def made_up(score: Score) -> ResultOf:
     """The results of runs that were never made."""
 
-    def result_of(trial: Trial, seed: int) -> Result:
+    def result_of(trial: Setting, seed: int) -> StoredResult:
         accuracy = score(trial)
         slow = 70.0 * trial.buffer**0.5 if trial.mode == "sync" else 1.0 * trial.buffer
         slow *= 1.1 if trial.mode == "server" else 1.0
         slow *= 5.0 if trial.stragglers == "large" and trial.mode == "sync" else 1.0
         time = slow * trial.rounds / ROUNDS
         curve = [(round, time * round / 20, 1.0, accuracy) for round in (10, 20)]
-        return Result("diverged" if accuracy is None else "finished", accuracy, 1.0, time, curve, 0.4, 0.2)
+        return StoredResult("diverged" if accuracy is None else "finished", accuracy, 1.0, time, curve, 0.4, 0.2)
 
     return result_of
 
@@ -64,7 +64,7 @@ def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
     asked: set[tuple[str, int]] = set()
     inner = made_up(lambda trial: 90.0)
 
-    def result_of(trial: Trial, seed: int) -> Result | None:
+    def result_of(trial: Setting, seed: int) -> StoredResult | None:
         asked.add((trial.method, seed))
         return inner(trial, seed)
 
@@ -76,16 +76,16 @@ def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
 
 
 def test_every_tuned_method_gets_as_many_trials() -> None:
-    assert {len(list(Tuned(Trial("Clip²"), grid).trials())) for grid in GRIDS.values()} == {12}
+    assert {len(list(Tuned(Setting("Clip²"), grid).trials())) for grid in GRIDS.values()} == {12}
 
 
 def test_the_best_of_a_grid_is_chosen_and_its_edge_named() -> None:
-    tuned = Tuned(Trial("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
+    tuned = Tuned(Setting("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
     result_of = made_up(
         lambda trial: None if trial.settings["lr"] > 1 else 10 * trial.settings["lr"] + trial.settings["clip"]
     )
     best = tuned.best(result_of)
-    assert best == Trial("Clip²").at(lr=1.0, clip=0.003)
+    assert best == Setting("Clip²").at(lr=1.0, clip=0.003)
     assert tuned.edges(best) == ["clip"]
     assert tuned.best(lambda trial, seed: None) is None
 
@@ -153,27 +153,30 @@ def test_claim_7_wants_ours_above_theirs() -> None:
 
 
 def test_dn_dylu_gets_as_many_updates_as_the_others() -> None:
-    ours, theirs = Trial("Clip²").at(lr=1.0, clip=0.1).run(1).spec, Trial("DN+DyLU").at(lr=1.0, period=4).run(1).spec
+    ours, theirs = (
+        Setting("Clip²").at(lr=1.0, clip=0.1).run(1).spec,
+        Setting("DN+DyLU").at(lr=1.0, period=4).run(1).spec,
+    )
     assert theirs["run"]["rounds"] == ours["run"]["rounds"] * ours["method"]["buffer"]
     assert "local_clip" not in theirs["method"]
-    assert "local_clip" in Trial("DN+DyLU, clipped").at(lr=1.0, period=4).run(1).spec["method"]
+    assert "local_clip" in Setting("DN+DyLU, clipped").at(lr=1.0, period=4).run(1).spec["method"]
 
 
 def test_the_papers_numbers_stand_beside_ours() -> None:
-    assert paper.accuracy(Trial("SGDClip", "server", "large", 1)) == 10.3
-    assert paper.accuracy(Trial("SD-Clip²", "server", "mild", 10)) == 79.5
-    assert paper.accuracy(Trial("Clip²", "client", "large")) == 98.3
-    assert paper.accuracy(Trial("FADAS", "client", "mild")) == 93.5
-    assert paper.accuracy(Trial("FADAS, clipped")) is None
+    assert paper.accuracy(Setting("SGDClip", "server", "large", 1)) == 10.3
+    assert paper.accuracy(Setting("SD-Clip²", "server", "mild", 10)) == 79.5
+    assert paper.accuracy(Setting("Clip²", "client", "large")) == 98.3
+    assert paper.accuracy(Setting("FADAS", "client", "mild")) == 93.5
+    assert paper.accuracy(Setting("FADAS, clipped")) is None
 
 
 @pytest.fixture(scope="module")
-def findings() -> dict[Claim, Finding]:
+def findings() -> dict[Claim, ClaimResult]:
     result_of = made_up(lambda trial: None if trial.settings.get("lr") == 10.0 else 90.0)
     return {claim: claim.judge(result_of, FAST) for claim in CLAIMS}
 
 
-def test_the_page_tells_all_and_every_claim_has_its_picture(findings: dict[Claim, Finding]) -> None:
+def test_the_page_tells_all_and_every_claim_has_its_picture(findings: dict[Claim, ClaimResult]) -> None:
     import vl_convert
 
     page = text(findings, FAST, "tardygrad reproduce claims --fast")

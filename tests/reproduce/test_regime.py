@@ -18,7 +18,7 @@ from tardygrad.reproduce.regime_page import tables, verdicts
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json, write_json
 from tardygrad.spec.spec import parse
-from tardygrad.sweeps.store import Result, Run, Store
+from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 SMALL = """
 buffer = 4
@@ -75,17 +75,17 @@ class Scripted(Store):
         super().__init__(Path("nowhere"))
         self.score, self.done = score, set()
 
-    def result(self, run: Run) -> Result | None:
+    def result(self, run: PlannedRun) -> StoredResult | None:
         if self.path(run) not in self.done:
             return None
         score = self.score(run.spec)
         time = 900.0 if run.spec["method"]["mode"] == "sync" else 10.0
-        return Result("finished", score, 0.0, time, [(1, time, 0.0, score)], 0.0, 0.0)
+        return StoredResult("finished", score, 0.0, time, [(1, time, 0.0, score)], 0.0, 0.0)
 
-    def path(self, run: Run) -> Path:
+    def path(self, run: PlannedRun) -> Path:
         return Path(json.dumps((run.spec, run.tails)))
 
-    def finish(self, runs: list[Run]) -> int:
+    def finish(self, runs: list[PlannedRun]) -> int:
         fresh = {self.path(run) for run in runs} - self.done
         self.done |= fresh
         return len(fresh)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tardygrad.reproduce.progress import Progress
     from tardygrad.reproduce.regime_claims import Judgement
     from tardygrad.reproduce.regime_repeat import Repetition
-    from tardygrad.sweeps.store import Run, Store
+    from tardygrad.sweeps.store import PlannedRun, Store
 
 
 def clock(options: commands.Clock) -> None:
@@ -66,8 +66,8 @@ def claims(options: commands.Claims) -> None:
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, Claim, texts
     from tardygrad.reproduce.claims_page import draw, text
     from tardygrad.reproduce.page import split_page, write_section
-    from tardygrad.reproduce.trials import Trial
-    from tardygrad.sweeps.store import Result, Store
+    from tardygrad.reproduce.trials import Setting
+    from tardygrad.sweeps.store import Store, StoredResult
 
     only, page, out = options.only, options.page, options.out
     _check_only(only, [claim.number for claim in CLAIMS], page, "claims")
@@ -76,10 +76,10 @@ def claims(options: commands.Claims) -> None:
         split_page(Path(page), "claims")  # fail before hours of work
     scale, store = FAST if options.fast else FULL, Store(Path(out))
 
-    def result_of(trial: Trial, seed: int) -> Result | None:
+    def result_of(trial: Setting, seed: int) -> StoredResult | None:
         return store.result(trial.run(seed))
 
-    def wanted(claim: Claim) -> list[Run]:
+    def wanted(claim: Claim) -> list[PlannedRun]:
         return [trial.run(seed) for trial, seed in claim.needs(result_of, scale)]
 
     if not options.read:
@@ -235,7 +235,7 @@ def baselines(options: commands.Baselines) -> None:
     """Tune and run what is missing of the baselines, and print the tables."""
     from tardygrad.reproduce import baseline_page
     from tardygrad.reproduce.baseline_plan import plan
-    from tardygrad.reproduce.baselines import Comparison
+    from tardygrad.reproduce.baselines import Baselines
     from tardygrad.reproduce.page import split_page, write_section
     from tardygrad.reproduce.summaries import shipped_runs, write_summaries
     from tardygrad.sweeps.store import Store
@@ -248,14 +248,14 @@ def baselines(options: commands.Baselines) -> None:
     store = Store(Path(options.out), summaries=shipped_runs("baseline_runs.jsonl"))
     trains = "fashion" in chosen.workloads and not (options.read or options.plan)
     skipped, where = _fashion(options.data) if trains else ("", None)
-    comparison = Comparison(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
+    comparison = Baselines(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
     if options.plan:
         _show_progress(comparison.progress(), json=options.json)
         return
     if not options.read:
         _run_plan(store, comparison.wanted, comparison.progress, options.jobs)
     if options.save:
-        rows = {row["name"]: row for some in (whole, chosen) for row in Comparison(some, store).summaries()}
+        rows = {row["name"]: row for some in (whole, chosen) for row in Baselines(some, store).summaries()}
         write_summaries(Path(options.save), list(rows.values()))
     if page:
         given = {"trials": options.trials, "seeds": options.seeds}
@@ -305,7 +305,7 @@ def _show_progress(rows: Sequence[Progress], *, json: bool) -> None:
 
 
 def _run_plan(
-    store: Store, wanted: Callable[[], list[Run]], progress: Callable[[], Sequence[Progress]], jobs: int
+    store: Store, wanted: Callable[[], list[PlannedRun]], progress: Callable[[], Sequence[Progress]], jobs: int
 ) -> None:
     """Do the missing runs of a plan, and print after each how much is left."""
     with _continuable(store):
@@ -324,7 +324,7 @@ def _check_only(only: Sequence[int | str] | None, known: Sequence[int | str], pa
         raise Invalid(f"--page needs all {what}, got --only. Leave out one of the two options.")
 
 
-def _run(store: Store, wanted: Callable[[], list[Run]], jobs: int, what: str = "runs") -> None:
+def _run(store: Store, wanted: Callable[[], list[PlannedRun]], jobs: int, what: str = "runs") -> None:
     """Do the missing runs, and those that become known by their results."""
     with _continuable(store):
         while runs := store.missing(wanted()):

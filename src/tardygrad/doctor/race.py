@@ -69,7 +69,7 @@ class Goal(NamedTuple):
         return f"test {self.score} {self.target:.4g}"
 
 
-class Trial(NamedTuple):
+class RaceRun(NamedTuple):
     """One real run, up to the target or to the end of the time that it was given."""
 
     time: float | None  # simulated seconds to the target; None: not reached
@@ -81,7 +81,7 @@ class Trial(NamedTuple):
 class Trained(NamedTuple):
     """The real runs of one setting, one for each seed; of a setting that was dropped, its longest run."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[RaceRun, ...]
     dropped: bool = True  # only the last finalists ran with all seeds
 
     @property
@@ -128,7 +128,7 @@ class Race:
         check_local_work(self.task, method)
         self.goal = self._goal(method, rounds, training.target)
 
-    def run(self, method: Method, seed: int, until: float) -> Trial:
+    def run(self, method: Method, seed: int, until: float) -> RaceRun:
         """Train until the target is reached, or for `until` simulated seconds."""
         goal, done = self.goal, 0
         value, due = goal.start, 0.0
@@ -138,11 +138,11 @@ class Race:
                 if now >= due:
                     value = self.task.evaluate(server.x, server.module_buffers)[goal.score]
                     if goal.reached(value):
-                        return Trial(now, done, value, until)
+                        return RaceRun(now, done, value, until)
                     due = now * (1 + PRECISION)
         except (Diverged, Starved):
-            return Trial(None, done, None, until)
-        return Trial(None, done, value if math.isfinite(value) else None, until)
+            return RaceRun(None, done, None, until)
+        return RaceRun(None, done, value if math.isfinite(value) else None, until)
 
     def most_runs(self, settings: int) -> int:
         """A bound on the number of runs, for a progress bar."""
@@ -157,7 +157,7 @@ class Race:
         """How often the finalists are halved and repeated; with one seed, each setting has one run."""
         return STAGES if len(self.seeds) > 1 else 1
 
-    def of(self, settings: Sequence[Method], horizon: float, results: dict[int, Trained]) -> Iterator[Trial]:
+    def of(self, settings: Sequence[Method], horizon: float, results: dict[int, Trained]) -> Iterator[RaceRun]:
         """Run the settings and yield every run; `results` gets those of each setting, by its position.
 
         Args:
@@ -166,7 +166,7 @@ class Race:
         """
         first, best = self.seeds[0], math.inf
 
-        def run(number: int, until: float) -> Trial:
+        def run(number: int, until: float) -> RaceRun:
             nonlocal best
             trial = self.run(settings[number], first, min(until, CLOSE * best))
             best = min(best, math.inf if trial.time is None else trial.time)

@@ -73,7 +73,7 @@ def status(runs: list[RunView]) -> str:
     return f"This page is final: {who} ended ({ends}).{more}"
 
 
-class Server(ThreadingHTTPServer):
+class LiveServer(ThreadingHTTPServer):
     """An HTTP server that does not report browsers that disconnect. A new connection ends the oldest of too many."""
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
@@ -111,7 +111,7 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(paths: Sequence[str], port: int) -> Server:
+def serve(paths: Sequence[str], port: int) -> LiveServer:
     """A server that listens; call its `serve_forever`. Pages are built on request."""
     find(paths)  # fail here, not in the browser, if there are no runs
     pages = Pages(paths)
@@ -158,7 +158,7 @@ def serve(paths: Sequence[str], port: int) -> Server:
             """Do not log requests."""
 
     try:
-        return Server((HOST, port), Handler)
+        return LiveServer((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise Invalid(f"--port must be a free port, got {port} ({why}). Use --port 0 for any free port.") from error

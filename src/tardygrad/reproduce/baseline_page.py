@@ -11,8 +11,8 @@ import altair as alt
 
 from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
-from tardygrad.reproduce.baseline_plan import Cell, Plan, Workload
-from tardygrad.reproduce.baselines import BaselineLine, Comparison, difference
+from tardygrad.reproduce.baseline_plan import BaselineCell, Plan, Workload
+from tardygrad.reproduce.baselines import BaselineLine, Baselines, difference
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.progress import Progress, progress_table, progress_text
 
@@ -53,7 +53,7 @@ class BaselineTable:
             ", ".join(line.edges),
         )
 
-    def label(self, cell: Cell) -> str:
+    def label(self, cell: BaselineCell) -> str:
         """The name of a method."""
         return self.plan.methods[cell.method].label
 
@@ -104,7 +104,7 @@ def _times(times: list[float], seeds: int) -> str:
     return f"{len(times)} of {seeds} seeds" if times else "never"
 
 
-def text(comparison: Comparison, command: str, skipped: str = "") -> str:
+def text(comparison: Baselines, command: str, skipped: str = "") -> str:
     """The section of a page."""
     plan, progress = comparison.plan, comparison.progress()
     parts = [
@@ -158,7 +158,7 @@ def _workload(workload: Workload, seconds: list[float]) -> tuple[str, ...]:
     return workload.name, workload.title, updates, steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 
-def _searched(plan: Plan, cell: Cell) -> tuple[str, ...]:
+def _searched(plan: Plan, cell: BaselineCell) -> tuple[str, ...]:
     given = plan.run(cell, {}, plan.tuning_seed).spec["method"]
     ranges = ", ".join(f"{key} {range.low:g} to {range.high:g}" for key, range in plan.space(cell).items())
     return plan.methods[cell.method].label, ranges, ", ".join(f"{key}={value!r}" for key, value in given.items())
@@ -169,7 +169,7 @@ def picture_path(table: BaselineTable) -> str:
     return f"images/baselines-{table.name.replace(', ', '-')}.svg"
 
 
-def write_pictures(comparison: Comparison, folder: Path) -> None:
+def write_pictures(comparison: Baselines, folder: Path) -> None:
     """Draw every table."""
     for lines in comparison.tables():
         each = BaselineTable(comparison.plan, lines)

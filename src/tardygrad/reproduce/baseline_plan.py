@@ -19,7 +19,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 
 from tardygrad.errors import Invalid
 from tardygrad.spec.spec import override
-from tardygrad.sweeps.store import Result, Run
+from tardygrad.sweeps.store import PlannedRun, StoredResult
 from tardygrad.sweeps.study import distribution
 
 Settings = dict[str, Any]
@@ -28,7 +28,7 @@ Point = dict[str, float]
 """A value for every searched setting."""
 
 
-class Cell(NamedTuple):
+class BaselineCell(NamedTuple):
     """A method on a workload and a fleet: what is tuned, and a line of a table."""
 
     workload: str
@@ -68,7 +68,7 @@ class Workload:
             return self.worst if loss is None else min(loss, self.worst)
         return self.worst if accuracy is None else accuracy
 
-    def final_score(self, result: Result) -> float:
+    def final_score(self, result: StoredResult) -> float:
         """The score after the last round."""
         return self.score_of(result.loss, result.accuracy)
 
@@ -153,32 +153,32 @@ class Plan:
         }
         return replace(self, workloads=workloads, seeds=self.seeds if seeds is None else list(range(1, seeds + 1)))
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[BaselineCell]:
         """Every method on every workload and fleet."""
         for workload in self.workloads.values():
             for fleet in workload.fleets:
                 for method in workload.methods:
-                    yield Cell(workload.name, fleet, method)
+                    yield BaselineCell(workload.name, fleet, method)
 
-    def tuned_cell(self, cell: Cell) -> Cell:
+    def tuned_cell(self, cell: BaselineCell) -> BaselineCell:
         """The cell whose trials decide the setting of this one."""
         return cell._replace(workload=self.workloads[cell.workload].settings_from or cell.workload)
 
-    def space(self, cell: Cell) -> dict[str, Range]:
+    def space(self, cell: BaselineCell) -> dict[str, Range]:
         """The search space of a cell."""
         method = self.methods[cell.method]
         ranges = {**self.ranges, **self.workloads[cell.workload].ranges, **method.ranges}
         return {name: _range(ranges[name]) for name in method.search}
 
-    def lowest(self, cell: Cell) -> Point:
+    def lowest(self, cell: BaselineCell) -> Point:
         """The point with the lowest value of every setting."""
         return {name: range.low for name, range in self.space(cell).items()}
 
-    def edges(self, cell: Cell, point: Point) -> list[str]:
+    def edges(self, cell: BaselineCell, point: Point) -> list[str]:
         """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""
         return [name for name, range in self.space(cell).items() if _is_near_end(point[name], range)]
 
-    def run(self, cell: Cell, point: Point, seed: int, *, data: str | None = None) -> Run:
+    def run(self, cell: BaselineCell, point: Point, seed: int, *, data: str | None = None) -> PlannedRun:
         """The run of a cell's method at a point: a trial with the tuning seed, and else one that is reported.
 
         Args:
@@ -202,7 +202,7 @@ class Plan:
         }
         for name, value in point.items():
             override(tables, f"method.{name}={value!r}")
-        return Run(f"{cell}-seed{seed}", tables)
+        return PlannedRun(f"{cell}-seed{seed}", tables)
 
 
 @cache

@@ -17,12 +17,12 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
-from tardygrad.reproduce.baseline_plan import Cell, Plan, Point, Workload
+from tardygrad.reproduce.baseline_plan import BaselineCell, Plan, Point, Workload
 from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.trials import mean_spread
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.statistics import paired
-from tardygrad.sweeps.store import Result, Run, Store
+from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 from tardygrad.sweeps.study import draw, quiet
 
 Curve = list[tuple[float, float]]
@@ -34,7 +34,7 @@ Mark = Literal["best", "tied", ""]
 class BaselineLine(NamedTuple):
     """A method over its seeds: a line of a table."""
 
-    cell: Cell
+    cell: BaselineCell
     settings: Point
     edges: list[str]  # settings near an end of a logarithmic range
     scores: list[float]  # after the last round, by seed
@@ -84,7 +84,7 @@ def difference(first: BaselineLine, second: BaselineLine) -> Literal["more", "le
 class Tuning:
     """The trials of a cell: those of finished batches, and the points of the current batch."""
 
-    def __init__(self, plan: Plan, cell: Cell) -> None:
+    def __init__(self, plan: Plan, cell: BaselineCell) -> None:
         self.plan, self.cell, self.space = plan, cell, plan.space(cell)
         self.trials = plan.workloads[cell.workload].trials
         self.finished: list[FrozenTrial] = []
@@ -121,7 +121,7 @@ class Tuning:
         return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
 
 
-class Comparison:
+class Baselines:
     """A plan and its results.
 
     Args:
@@ -133,20 +133,20 @@ class Comparison:
         self, plan: Plan, store: Store, folders: dict[str, str] | None = None, skip: Iterable[str] = ()
     ) -> None:
         self.plan, self.store, self.folders, self.skip = plan, store, folders or {}, set(skip)
-        self._tunings: dict[Cell, Tuning] = {}
-        self._runs: dict[tuple[Cell, tuple[float, ...], int], Run] = {}
+        self._tunings: dict[BaselineCell, Tuning] = {}
+        self._runs: dict[tuple[BaselineCell, tuple[float, ...], int], PlannedRun] = {}
 
-    def wanted(self) -> list[Run]:
+    def wanted(self) -> list[PlannedRun]:
         """The missing runs known so far; their results decide which others follow."""
         cells = [cell for cell in self.plan.cells() if cell.workload not in self.skip]
         return self.store.missing(run for cell in cells for run in [*self._batch(cell), *self.runs(cell)])
 
-    def runs(self, cell: Cell) -> list[Run]:
+    def runs(self, cell: BaselineCell) -> list[PlannedRun]:
         """The runs of a cell that are reported, one for each seed; none while its setting is not chosen."""
         point = self.tuning(cell).best()
         return [] if point is None else [self._run(cell, point, seed) for seed in self.plan.seeds]
 
-    def tuning(self, cell: Cell) -> Tuning:
+    def tuning(self, cell: BaselineCell) -> Tuning:
         """The trials by which the setting of a cell is chosen, with all results in the store."""
         cell = self.plan.tuned_cell(cell)
         if cell not in self._tunings:
@@ -160,7 +160,7 @@ class Comparison:
         tuning.advance(value)
         return tuning
 
-    def _batch(self, cell: Cell) -> list[Run]:
+    def _batch(self, cell: BaselineCell) -> list[PlannedRun]:
         """The trials of a cell's current batch; none for a cell that is not tuned itself."""
         return (
             [self._trial(cell, point) for point in self.tuning(cell).batch]
@@ -168,10 +168,10 @@ class Comparison:
             else []
         )
 
-    def _trial(self, cell: Cell, point: Point) -> Run:
+    def _trial(self, cell: BaselineCell, point: Point) -> PlannedRun:
         return self._run(cell, point, self.plan.tuning_seed)
 
-    def _run(self, cell: Cell, point: Point, seed: int) -> Run:
+    def _run(self, cell: BaselineCell, point: Point, seed: int) -> PlannedRun:
         key = (cell, tuple(point.values()), seed)
         if key not in self._runs:
             self._runs[key] = self.plan.run(cell, point, seed, data=self.folders.get(cell.workload))
@@ -199,12 +199,12 @@ class Comparison:
             rows.append(Progress(name, fleet, trials + runs, trials_done + runs_done, whole, left))
         return with_total(rows)
 
-    def _trials_done(self, cell: Cell) -> int:
+    def _trials_done(self, cell: BaselineCell) -> int:
         """The finished trials of a cell; none for a cell that is not tuned itself."""
         batch = self._batch(cell)
         return len(self.tuning(cell).finished) + self._done(batch) if cell == self.plan.tuned_cell(cell) else 0
 
-    def _done(self, runs: list[Run]) -> int:
+    def _done(self, runs: list[PlannedRun]) -> int:
         return len(runs) - len(self.store.missing(runs))
 
     def tables(self) -> list[list[BaselineLine]]:
@@ -213,7 +213,7 @@ class Comparison:
         tables = ([line for cell in cells if (line := self.line(cell))] for _, cells in groups)
         return [self.marked(lines) for lines in tables if lines]
 
-    def line(self, cell: Cell) -> BaselineLine | None:
+    def line(self, cell: BaselineCell) -> BaselineLine | None:
         """The line of a cell; None while runs are missing."""
         runs, workload = self.runs(cell), self.plan.workloads[cell.workload]
         results = [result for run in runs if (result := self.store.result(run))]
@@ -240,7 +240,7 @@ class Comparison:
         return [line._replace(mark="best" if line is best else "tied" if line in tied else "") for line in lines]
 
 
-def _curve(result: Result, workload: Workload) -> Curve:
+def _curve(result: StoredResult, workload: Workload) -> Curve:
     """The scores of a run; a run that did not finish has the worst one at its end."""
     points = [(time, workload.score_of(*scores)) for _, time, *scores in result.curve]
     return points if result.status == "finished" else [*points, (result.time, workload.worst)]

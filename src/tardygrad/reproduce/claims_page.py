@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tardygrad.display.theme import write
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.claims import Claim, ClaimLine, Finding, Scale, texts
+from tardygrad.reproduce.claims import Claim, ClaimLine, ClaimResult, Scale, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.trials import (
@@ -53,7 +53,7 @@ def row(line: ClaimLine) -> tuple[str, ...]:
     )
 
 
-def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
+def text(findings: dict[Claim, ClaimResult], scale: Scale, command: str) -> str:
     """The section of a page."""
     words = texts()
     first, last = scale.seeds[0], scale.seeds[-1]
@@ -90,7 +90,7 @@ def text(findings: dict[Claim, Finding], scale: Scale, command: str) -> str:
     return "\n\n".join(parts)
 
 
-def draw(folder: Path, findings: dict[Claim, Finding], result_of: ResultOf, scale: Scale) -> None:
+def draw(folder: Path, findings: dict[Claim, ClaimResult], result_of: ResultOf, scale: Scale) -> None:
     """Write every claim's picture."""
     for claim, found in findings.items():
         write(picture(claim, found, result_of, scale), folder / f"claim-{claim.number}.svg")

@@ -23,7 +23,7 @@ CLIENTS, ROUNDS = 40, 140
 HEADINGS = ("mode", "stragglers", "M", "ours (s)", "paper (s)", "ratio")
 
 
-class Cell(NamedTuple):
+class ClockCell(NamedTuple):
     """One cell of the paper's tables."""
 
     mode: Mode
@@ -52,13 +52,13 @@ def runtime(mode: Mode, stragglers: Stragglers, buffer: int, seed: int) -> float
     return pool.now
 
 
-def row(cell: Cell) -> tuple[str, ...]:
+def row(cell: ClockCell) -> tuple[str, ...]:
     """The row of a cell."""
     numbers = (f"{cell.ours:.1f}", f"{cell.paper:.1f}", f"{cell.ratio:.3f}")
     return (cell.mode, cell.stragglers, str(cell.buffer), *numbers)
 
 
-def markdown(cells: list[Cell], seeds: int) -> str:
+def markdown(cells: list[ClockCell], seeds: int) -> str:
     """The section of a page."""
     off = max(abs(cell.ratio - 1) for cell in cells)
     near = sum(abs(cell.ratio - 1) <= 0.04 for cell in cells)
@@ -69,8 +69,8 @@ def markdown(cells: list[Cell], seeds: int) -> str:
     return f"{summary}\n\n{table(HEADINGS, map(row, cells))}"
 
 
-def clock(seeds: int = 20) -> Iterator[Cell]:
+def clock(seeds: int = 20) -> Iterator[ClockCell]:
     """Compute every cell."""
     for (mode, stragglers, buffer), runtimes in published().items():
         ours = mean(runtime(mode, stragglers, buffer, seed) for seed in range(seeds))
-        yield Cell(mode, stragglers, buffer, ours, mean(runtimes), ours / mean(runtimes))
+        yield ClockCell(mode, stragglers, buffer, ours, mean(runtimes), ours / mean(runtimes))

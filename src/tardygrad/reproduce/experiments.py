@@ -16,7 +16,7 @@ from tardygrad.errors import Invalid
 from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.trials import FLEETS, KINDS
-from tardygrad.sweeps.store import Run
+from tardygrad.sweeps.store import PlannedRun
 
 MODES: dict[Mode, tuple[str, ...]] = {
     "sync": ("sgdclip", "clip2"),
@@ -25,7 +25,7 @@ MODES: dict[Mode, tuple[str, ...]] = {
 }
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of the paper's tables."""
 
     stragglers: Stragglers
@@ -33,13 +33,13 @@ class Cell(NamedTuple):
     method: str
 
 
-CELLS = tuple(Cell(stragglers, mode, method) for stragglers in FLEETS for mode in MODES for method in MODES[mode])
+CELLS = tuple(TableCell(stragglers, mode, method) for stragglers in FLEETS for mode in MODES for method in MODES[mode])
 
 
-class Trial(NamedTuple):
+class TableRun(NamedTuple):
     """One run: a cell, its rates and thresholds, a seed."""
 
-    cell: Cell
+    cell: TableCell
     lr: float  # η
     local_lr: float  # η_ℓ
     local_clip: float  # u
@@ -63,7 +63,7 @@ class Experiment:
     how: dict[str, int] = field(default_factory=lambda: {"buffer": 4, "local_steps": 5})  # M, K
     lrs: tuple[float, ...] = (0.3, 1.0, 3.0)
     local_lrs: tuple[float, ...] = (0.1, 1.0)
-    cells: tuple[Cell, ...] = CELLS
+    cells: tuple[TableCell, ...] = CELLS
     clips: tuple[tuple[float, float], ...] = ((0.003, 0.001), (0.01, 0.003), (0.03, 0.01))  # (u, ũ)
 
     def data_folders(self, data: Path | None) -> dict[str, str]:
@@ -74,7 +74,7 @@ class Experiment:
             raise Invalid(f"it needs a folder with {names}, got {str(data) if data else 'none'}. Use --data FOLDER.")
         return {key: str(path.resolve()) for key, path in found.items()}
 
-    def run(self, trial: Trial, folders: dict[str, str], workers: int = 1) -> Run:
+    def run(self, trial: TableRun, folders: dict[str, str], workers: int = 1) -> PlannedRun:
         """The run of a trial."""
         cell, lr, local_lr, local_clip, clip, _ = trial
         method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.how}
@@ -86,22 +86,22 @@ class Experiment:
             "engine": {"kind": "sim", "workers": workers},
             "run": {"rounds": self.rounds, "evaluate_every": max(self.rounds // 7, 1), "seed": trial.seed},
         }
-        return Run("-".join(cell), tables, self.score)
+        return PlannedRun("-".join(cell), tables, self.score)
 
     @property
     def rates(self) -> list[tuple[float, float]]:
         """Every (η, η_ℓ)."""
         return list(product(self.lrs, self.local_lrs))
 
-    def sweep(self) -> list[Trial]:
+    def sweep(self) -> list[TableRun]:
         """Synchronous Clip² with all thresholds and rates; on one fleet, since stragglers change only its clock."""
-        return [trial for clips in self.clips for trial in self.grid(Cell("large", "sync", "clip2"), clips)]
+        return [trial for clips in self.clips for trial in self.grid(TableCell("large", "sync", "clip2"), clips)]
 
-    def grid(self, cell: Cell, clips: tuple[float, float]) -> list[Trial]:
+    def grid(self, cell: TableCell, clips: tuple[float, float]) -> list[TableRun]:
         """A cell with every pair of rates and the given thresholds."""
         u, outer = clips
         clip = outer if cell.method.endswith("clip2") else None
-        return [Trial(cell, lr, local_lr, u, clip, seed=0) for lr, local_lr in self.rates]
+        return [TableRun(cell, lr, local_lr, u, clip, seed=0) for lr, local_lr in self.rates]
 
 
 def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from tardygrad.reproduce.trials import Trial
+from tardygrad.reproduce.trials import Setting
 
 LABELS = {
     "sgdclip": "SGDClip",
@@ -19,7 +19,7 @@ LABELS = {
 """The methods of the paper's tables: names in the files, and labels in ours."""
 
 
-class Cell(NamedTuple):
+class PaperLine(NamedTuple):
     """A line of a table: a method on some data and a fleet, with its score in per cent and its simulated seconds."""
 
     data: str
@@ -31,10 +31,10 @@ class Cell(NamedTuple):
 
 
 @cache
-def published_cells() -> tuple[Cell, ...]:
+def published_cells() -> tuple[PaperLine, ...]:
     """The lines of the paper's tables with M = 4."""
     return tuple(
-        Cell(
+        PaperLine(
             *(row["data"], row["stragglers"], row["mode"], LABELS[row["method"]]),
             float(row["score"]),
             float(row["runtime"]),
@@ -50,7 +50,7 @@ def published_baselines() -> dict[tuple[str, str, str], float]:
     return {(row["data"], row["method"], row["stragglers"]): float(row["accuracy"]) for row in rows}
 
 
-def accuracy(trial: Trial) -> float | None:
+def accuracy(trial: Setting) -> float | None:
     """The paper's accuracy in per cent with the same method, mode, fleet and M; None if it has none."""
     return _accuracies().get((trial.method, trial.mode, trial.stragglers, trial.buffer))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid
-from tardygrad.sweeps.store import Result, Run, Store
+from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 Settings = dict[str, Any]
 _ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the others only if updates are late
@@ -171,7 +171,7 @@ def plan() -> Plan:
 class _Trials(NamedTuple):
     """The trials of a method, by rung, and the best point of its grid; None while trials are missing."""
 
-    rungs: list[list[Run]]
+    rungs: list[list[PlannedRun]]
     best: Settings | None = None
 
 
@@ -186,20 +186,20 @@ class Regime:
     def __init__(self, plan: Plan, store: Store, data: Path | None = None, chosen: Mapping[str, Settings] = {}) -> None:
         self.plan, self.store, self.data, self.given = plan, store, data, chosen
 
-    def wanted(self) -> list[Run]:
+    def wanted(self) -> list[PlannedRun]:
         """The runs known so far, in order; their results decide which others follow."""
         return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line).rungs[-1])
 
-    def all_runs(self, line: Line) -> list[Run]:
+    def all_runs(self, line: Line) -> list[PlannedRun]:
         """The trials and runs of a line that are known so far, done or not."""
         return self.unique(self.trials(line) + self.runs(line))
 
-    def trials(self, line: Line) -> list[Run]:
+    def trials(self, line: Line) -> list[PlannedRun]:
         """The trials of a line's workload, mode and method that are known so far, done or not."""
         rungs = [] if tuning_key(line) in self.given else self._trials(line).rungs
         return [run for rung in rungs for run in rung]
 
-    def unique(self, runs: Iterable[Run]) -> list[Run]:
+    def unique(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """The runs without repetitions."""
         return list({self.store.path(run): run for run in runs}.values())
 
@@ -207,7 +207,7 @@ class Regime:
         """The same results for another plan, with the settings that this one has chosen."""
         return Regime(plan, self.store, self.data, self.every_choice())
 
-    def runs(self, line: Line) -> list[Run]:
+    def runs(self, line: Line) -> list[PlannedRun]:
         """The runs of a line, one for each seed; none while its settings are not chosen."""
         settings = self.chosen(line)
         if settings is None:
@@ -216,7 +216,7 @@ class Regime:
         runs = [self._run(line, settings, seed, part.changes[line.change]) for seed in part.seeds]
         return [run._replace(name=f"tails-{run.name}", tails=part.tails) for run in runs] if part.tails else runs
 
-    def results(self, line: Line) -> dict[int, Result]:
+    def results(self, line: Line) -> dict[int, StoredResult]:
         """The results of a line's finished runs, by seed."""
         found = {run.spec["run"]["seed"]: self.store.result(run) for run in self.runs(line)}
         return {seed: result for seed, result in found.items() if result}
@@ -240,7 +240,7 @@ class Regime:
         cell = line._replace(stragglers="large", mode=_tuned_mode(line))
         change = self.plan.parts[line.part].changes[line.change] if line.tuned else {}
         points = self.plan.method(line).points()
-        rungs = list[list[Run]]()
+        rungs = list[list[PlannedRun]]()
         for rounds in self.plan.rungs_of(line):
             trials = [
                 self._run(
@@ -256,7 +256,7 @@ class Regime:
             points = [points[number] for number in order[: (len(points) + 1) // 2]]
         return _Trials(rungs, points[0])
 
-    def _run(self, line: Line, point: Settings, seed: int, change: Settings) -> Run:
+    def _run(self, line: Line, point: Settings, seed: int, change: Settings) -> PlannedRun:
         workload, method = self.plan.workloads[line.workload], self.plan.method(line)
         buffer = {"buffer": self.plan.buffer} if method.buffered else {}
         local = {} if "local_steps" in method.settings else workload.method
@@ -274,7 +274,7 @@ class Regime:
         every = rounds if "task.score_on" in change else max(rounds // 5, 1)
         spec["run"] |= {"rounds": rounds, "evaluate_every": every, "checkpoint_every": rounds}
         name = "-".join((line.workload, line.mode, line.method, line.stragglers, f"seed{seed}"))
-        return Run(name, spec, workload.score)
+        return PlannedRun(name, spec, workload.score)
 
     def _folders(self, workload: Workload) -> Settings:
         if self.data is None:
@@ -295,7 +295,7 @@ def tuning_key(line: Line) -> str:
     return ", ".join((line.workload, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
 
 
-def merit(result: Result) -> tuple[float, float]:
+def merit(result: StoredResult) -> tuple[float, float]:
     """What trials are ranked by: the score, then the loss, on validation rows."""
     if result.accuracy is None:
         return -inf, -inf

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from tardygrad.reproduce.paper import LABELS, Cell, published_baselines, published_cells, published_rows
+from tardygrad.reproduce.paper import LABELS, PaperLine, published_baselines, published_cells, published_rows
 from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, cost_of_not_waiting, speedup, standing
 
 Rows = list[dict[str, str]]
@@ -37,7 +37,7 @@ def small_numbers(folder: Path) -> dict[str, str]:
     return found
 
 
-def _on_cells(cells: list[Cell]) -> dict[str, str]:
+def _on_cells(cells: list[PaperLine]) -> dict[str, str]:
     """The numbers of claims A to D."""
     if not cells:
         return {}
@@ -45,7 +45,7 @@ def _on_cells(cells: list[Cell]) -> dict[str, str]:
     return {"A": _no_waiting(cells), **{letter: _ahead(cells, *pair) for letter, pair in pairs.items()}}
 
 
-def _no_waiting(cells: list[Cell]) -> str:
+def _no_waiting(cells: list[PaperLine]) -> str:
     gaps, times = [], []
     for data, fleet in dict.fromkeys((cell.data, cell.stragglers) for cell in cells):
         here = [cell for cell in cells if (cell.data, cell.stragglers) == (data, fleet)]
@@ -55,13 +55,13 @@ def _no_waiting(cells: list[Cell]) -> str:
     return cost_of_not_waiting(gaps, times)
 
 
-def _ahead(cells: list[Cell], better: str, worse: str) -> str:
+def _ahead(cells: list[PaperLine], better: str, worse: str) -> str:
     scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in ASYNCHRONOUS}
     pairs = [score - scores[*place, worse] for (*place, method), score in scores.items() if method == better]
     return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}"
 
 
-def _published_one_update(cells: Sequence[Cell]) -> str:
+def _published_one_update(cells: Sequence[PaperLine]) -> str:
     alone = {
         LABELS[row["method"]]: float(row["accuracy"])
         for row in published_rows("buffers.csv")
@@ -72,7 +72,7 @@ def _published_one_update(cells: Sequence[Cell]) -> str:
     return f"from M = 4 to M = 1: {', '.join(losses)} (CIFAR-10)"
 
 
-def _published_relatives(cells: Sequence[Cell]) -> str:
+def _published_relatives(cells: Sequence[PaperLine]) -> str:
     found = []
     for data, title in (("sst2", "SST-2"), ("cifar10", "CIFAR-10")):
         ours = {cell.method: cell.score for cell in cells if cell[:3] == (data, "large", "client")}
@@ -102,11 +102,11 @@ def _tables(page: Path) -> dict[str, Rows]:
     return found
 
 
-def _own_cells(name: str, rows: Rows) -> Iterator[Cell]:
+def _own_cells(name: str, rows: Rows) -> Iterator[PaperLine]:
     for row in rows:
         if row.get("ours (s)"):
             score, time = _number(row["ours"]), _number(row["ours (s)"])
-            yield Cell(name, row["stragglers"], row["mode"], row["method"], score, time)
+            yield PaperLine(name, row["stragglers"], row["mode"], row["method"], score, time)
 
 
 def _one_update(row: dict[str, str]) -> bool:

@@ -13,7 +13,7 @@ from tardygrad.display import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.regime import Line, Part, Regime
 from tardygrad.runs.record import Row
-from tardygrad.sweeps.store import Result
+from tardygrad.sweeps.store import StoredResult
 
 CURVES = ("SGDClip", "Clip²")
 """The methods in pictures of scores against time, synchronous and client-centric."""
@@ -101,7 +101,7 @@ def _effects_chart(part: Part, found: list[Row]) -> Any:
     return theme.image_style(chart.properties(title=f"{part.title} ({', '.join(part.workloads)})"))
 
 
-def _mean_curve(results: Iterable[Result]) -> list[tuple[float, float]]:
+def _mean_curve(results: Iterable[StoredResult]) -> list[tuple[float, float]]:
     """Simulated time and score after each evaluated round, means over the seeds that reached it."""
     rounds: dict[int, list[tuple[float, float]]] = {}
     for result in results:

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import mean
 from typing import Literal, NamedTuple
 
-from tardygrad.reproduce.paper import Cell, published_cells
+from tardygrad.reproduce.paper import PaperLine, published_cells
 from tardygrad.reproduce.regime import Line, Part, Regime
 from tardygrad.sweeps.statistics import estimate
 
@@ -111,7 +111,7 @@ def cost_of_not_waiting(gaps: Sequence[float], speedups: Sequence[float]) -> str
     )
 
 
-def speedup(cells: Sequence[Cell]) -> float:
+def speedup(cells: Sequence[PaperLine]) -> float:
     """The mean time of synchronous runs, divided by that of asynchronous runs."""
     sync, fast = ([cell.time for cell in cells if (cell.mode == "sync") is waits] for waits in (True, False))
     return mean(sync) / mean(fast)

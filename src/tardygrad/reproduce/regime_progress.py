@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.regime import Line, Regime, Workload
-from tardygrad.sweeps.store import Result, Run, Store
+from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
 
@@ -18,8 +18,8 @@ class _Finished(Store):
         super().__init__(store.folder)
         self.store = store
 
-    def result(self, run: Run) -> Result:
-        return self.store.result(run) or Result("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
+    def result(self, run: PlannedRun) -> StoredResult:
+        return self.store.result(run) or StoredResult("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
 
 
 def progress(regime: Regime) -> list[Progress]:
@@ -45,7 +45,7 @@ def progress(regime: Regime) -> list[Progress]:
     return with_total(rows)
 
 
-def cpu_seconds(run: Run, workload: Workload) -> float:
+def cpu_seconds(run: PlannedRun, workload: Workload) -> float:
     """The CPU seconds that a run takes, by the measured times of its workload."""
     method, length = run.spec["method"], run.spec["run"]
     epochs = method.get("local_epochs", 1) * method.get("buffer", 1)  # 4 local steps are an epoch

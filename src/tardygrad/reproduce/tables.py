@@ -9,22 +9,22 @@ from typing import Any, NamedTuple, cast
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.experiments import Cell, Experiment, Trial
+from tardygrad.reproduce.experiments import Experiment, TableCell, TableRun
 from tardygrad.reproduce.paper import LABELS, published_rows
 from tardygrad.reproduce.trials import mean_spread
 from tardygrad.spec.spec import parse
-from tardygrad.sweeps.store import Result, Run, Store
+from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 
 class CellLine(NamedTuple):
     """A cell of a table: the paper's numbers, and ours once all its trials are done."""
 
-    cell: Cell
+    cell: TableCell
     label: str
     trials: int  # done so far
     paper: float  # score in per cent
     paper_time: float
-    best: Trial | None = None  # None: not all trials are done
+    best: TableRun | None = None  # None: not all trials are done
     score: float | None = None  # in per cent, mean over seeds; None: diverged
     spread: float | None = None  # standard deviation over seeds
     seeds: int = 0  # done so far
@@ -35,10 +35,10 @@ class CellLine(NamedTuple):
     status: str = "not run"
 
 
-def published(data: str) -> dict[Cell, tuple[float, float]]:
+def published(data: str) -> dict[TableCell, tuple[float, float]]:
     """The paper's scores in per cent and runtimes."""
     return {
-        Cell(cast(Stragglers, row["stragglers"]), cast(Mode, row["mode"]), row["method"]): (
+        TableCell(cast(Stragglers, row["stragglers"]), cast(Mode, row["mode"]), row["method"]): (
             float(row["score"]),
             float(row["runtime"]),
         )
@@ -60,7 +60,7 @@ class Table:
         self.store.tasks.task(parse(self.experiment.run(self.experiment.sweep()[0], folders).spec))
         return folders
 
-    def wanted(self, folders: dict[str, str], workers: int = 1) -> list[Run]:
+    def wanted(self, folders: dict[str, str], workers: int = 1) -> list[PlannedRun]:
         """The runs known so far; when all of them are done, there may be more."""
         trials = self.experiment.sweep()
         if clips := self.clips():
@@ -70,7 +70,7 @@ class Table:
             trials += [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)]
         return [self.experiment.run(trial, folders, workers) for trial in trials]
 
-    def result(self, trial: Trial) -> Result | None:
+    def result(self, trial: TableRun) -> StoredResult | None:
         """The result of a trial, if it is done."""
         return self.store.result(self.experiment.run(trial, {}))
 
@@ -93,7 +93,7 @@ class Table:
             lines.append(line)
         return lines
 
-    def _best(self, trials: list[Trial]) -> Trial | None:
+    def _best(self, trials: list[TableRun]) -> TableRun | None:
         """The trial with the highest score, then the lowest loss; diverged ones rank last. None: some are not done."""
         results = [result for trial in trials if (result := self.result(trial))]
         if not trials or len(results) < len(trials):
@@ -106,7 +106,7 @@ class Table:
         return trials[merits.index(max(merits))]
 
 
-def _over_seeds(results: list[Result]) -> dict[str, Any]:
+def _over_seeds(results: list[StoredResult]) -> dict[str, Any]:
     """The results of one setting, over its seeds."""
     scores = [result.accuracy for result in results if result.accuracy is not None]
     losses = [result.loss for result in results if result.loss is not None]

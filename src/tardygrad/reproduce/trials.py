@@ -15,7 +15,7 @@ from typing import Any
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.sweeps.store import Result, Run
+from tardygrad.sweeps.store import PlannedRun, StoredResult
 
 TASK: dict[str, Any] = {
     "kind": "digits",
@@ -47,7 +47,7 @@ UNCLIPPED = ("FADAS", "DN+DyLU")
 
 
 @dataclass(frozen=True)
-class Trial:
+class Setting:
     """A method with its settings, without a seed."""
 
     method: str
@@ -67,11 +67,11 @@ class Trial:
         """Its own settings, besides the common ones."""
         return dict(self.given)
 
-    def at(self, **settings: float) -> Trial:
+    def at(self, **settings: float) -> Setting:
         """The same trial with other settings."""
         return replace(self, given=tuple({**self.settings, **settings}.items()))
 
-    def run(self, seed: int) -> Run:
+    def run(self, seed: int) -> PlannedRun:
         """The run with a seed."""
         kind = KINDS[self.method.removesuffix(", clipped")]
         method = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode, **kind, **self.settings}
@@ -87,10 +87,10 @@ class Trial:
             "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
             "run": {"rounds": self.rounds * often, "evaluate_every": 10 * often, "seed": seed},
         }
-        return Run(f"{self.label}-{self.stragglers}", tables)
+        return PlannedRun(f"{self.label}-{self.stragglers}", tables)
 
 
-ResultOf = Callable[[Trial, int], Result | None]
+ResultOf = Callable[[Setting, int], StoredResult | None]
 """The result of a trial with a seed; None if it has not been run."""
 
 
@@ -103,15 +103,15 @@ def mean_spread(scores: Sequence[float]) -> tuple[float, float | None]:
 class Tuned:
     """A trial whose settings are chosen from a grid, by the final accuracy on the seed for tuning."""
 
-    trial: Trial
+    trial: Setting
     grid: dict[str, tuple[float, ...]]
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Iterator[Setting]:
         """Every point of the grid."""
         for values in product(*self.grid.values()):
             yield self.trial.at(**dict(zip(self.grid, values, strict=True)))
 
-    def best(self, result_of: ResultOf) -> Trial | None:
+    def best(self, result_of: ResultOf) -> Setting | None:
         """The trial with the best settings; None while a result is missing."""
         found = {trial: result for trial in self.trials() if (result := result_of(trial, TUNING))}
         if len(found) < prod(map(len, self.grid.values())):
@@ -119,6 +119,6 @@ class Tuned:
         scores = {trial: -1.0 if result.accuracy is None else result.accuracy for trial, result in found.items()}
         return max(scores, key=lambda trial: scores[trial])
 
-    def edges(self, best: Trial) -> list[str]:
+    def edges(self, best: Setting) -> list[str]:
         """The settings whose best value is the smallest or the largest of the grid."""
         return [key for key, values in self.grid.items() if best.settings[key] in (min(values), max(values))]

@@ -10,7 +10,7 @@ State = Literal["awake", "finishing", "asleep", "lost"]
 """The state of a client; "finishing": its window has ended, and it is asleep after the job that it has."""
 
 
-class Job(NamedTuple):
+class PastJob(NamedTuple):
     """A job of a client."""
 
     start: float
@@ -29,7 +29,7 @@ class Job(NamedTuple):
 class ClientHistory:
     """What one client did."""
 
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[PastJob] = field(default_factory=list)
     away: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was lost
     asleep: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was asleep
     taken: int = 0  # updates accepted
@@ -49,7 +49,7 @@ class ClientHistory:
             (self.asleep if self._state == "asleep" else self.away).append((self._since, now))
         self._state, self._since = state, now
 
-    def add_job(self, job: Job) -> None:
+    def add_job(self, job: PastJob) -> None:
         """Add a job that ends now."""
         suspended = job.end - max(self._since, job.start) if self._state == "asleep" else 0.0
         for start, end in reversed(self.asleep):

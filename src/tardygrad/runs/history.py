@@ -22,7 +22,7 @@ from tardygrad.errors import RecordError
 from tardygrad.runs import events
 from tardygrad.runs.checks import check_lines, last_check, unchecked_spec
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
-from tardygrad.runs.client_history import Job as Job
+from tardygrad.runs.client_history import PastJob
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
 from tardygrad.runs.kinds import is_simulated, resume_command
@@ -330,7 +330,7 @@ class _Reader:
             _, start = self._out.pop(client)
             if self.time < start:
                 raise ValueError("a job that ended before it began")
-            self.clients[client].add_job(Job(start, self.time, steps, returned))
+            self.clients[client].add_job(PastJob(start, self.time, steps, returned))
 
     def _add_round(self, event: events.Advance) -> None:
         size = len(event.clients)

@@ -31,7 +31,7 @@ from tardygrad.sweeps.trials import Trial, read
 RETRIES = 3  # worker deaths after which a trial is still restarted
 
 
-class Worker(ChildProcess):
+class SweepWorker(ChildProcess):
     """A process and its current trial."""
 
     def __init__(self, config: Config, source: Source) -> None:
@@ -52,7 +52,7 @@ class Runner:
         self.folder, self.config, self.source = folder, config, source
         self.jobs = process_count("jobs", jobs)
         self.done = 0  # trials, earlier sessions included
-        self._workers: list[Worker] = []
+        self._workers: list[SweepWorker] = []
         self._deaths: Counter[int] = Counter()
         self._stop = False
 
@@ -82,13 +82,13 @@ class Runner:
     def _assign(self, study: Study) -> bool:
         """Give every idle worker a trial; whether any worker has one."""
         while len(self._workers) < min(self.jobs, self.config.trials - study.done):
-            self._workers.append(Worker(self.config, self.source))
+            self._workers.append(SweepWorker(self.config, self.source))
         for worker in self._workers:
             if worker.trial is None and not self._stop and (trial := study.next()):
                 self._send(worker, trial)
         return any(worker.trial for worker in self._workers)
 
-    def _send(self, worker: Worker, trial: optuna.trial.Trial) -> None:
+    def _send(self, worker: SweepWorker, trial: optuna.trial.Trial) -> None:
         worker.trial = trial
         with suppress(OSError):  # _collect notices a dead worker
             worker.pipe.send(trial.user_attrs["params"])
@@ -112,10 +112,10 @@ class Runner:
                 study.tell(trial, message)
                 yield message
 
-    def _replace(self, worker: Worker, trial: optuna.trial.Trial, study: Study) -> Row | None:
+    def _replace(self, worker: SweepWorker, trial: optuna.trial.Trial, study: Study) -> Row | None:
         """Replace a dead worker and restart its trial, or return a failure if the trial keeps killing workers."""
         code = worker.join()
-        successor = self._workers[self._workers.index(worker)] = Worker(self.config, self.source)
+        successor = self._workers[self._workers.index(worker)] = SweepWorker(self.config, self.source)
         self._deaths[trial.number] += 1
         if (deaths := self._deaths[trial.number]) > RETRIES:
             return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer jobs.")

@@ -24,8 +24,7 @@ from pydantic import TypeAdapter
 from tardygrad.engines.child_process import set_up_child_process
 from tardygrad.errors import RecordError
 from tardygrad.runs.record import Row, exclusive, read_json, write_json
-from tardygrad.runs.run import Run as TaskRun
-from tardygrad.runs.run import versions
+from tardygrad.runs.run import Run, versions
 from tardygrad.runs.summary import remove_model
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
@@ -36,7 +35,7 @@ _LATER = (("channels_last", False), ("compile", False), ("attention", None))
 _PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 
 
-class Run(NamedTuple):
+class PlannedRun(NamedTuple):
     """A run to do: a name for its file, the tables of its spec, and the test score to store as its accuracy."""
 
     name: str
@@ -58,7 +57,7 @@ class LayerTail(NamedTuple):
     scaled_verdict: str | None
 
 
-class Result(NamedTuple):
+class StoredResult(NamedTuple):
     """The outcome of a run; scores are in per cent."""
 
     status: str
@@ -84,20 +83,20 @@ class Store:
         self.folder, self.records = folder, records
         self.tasks = TaskCache()
         self._summaries = {row["name"]: row for row in summaries}
-        self._known: dict[Path, Result] = {}
+        self._known: dict[Path, StoredResult] = {}
 
-    def result(self, run: Run) -> Result | None:
+    def result(self, run: PlannedRun) -> StoredResult | None:
         """The result of a run; None if it is missing or its file is damaged."""
         path = self.path(run)
         if path not in self._known:
             with suppress(ValueError, RecordError, KeyError, TypeError):
                 row = self._read(path)["result"]
-                result = _adapter().validate_python({key: row[key] for key in Result._fields if key in row})
+                result = _adapter().validate_python({key: row[key] for key in StoredResult._fields if key in row})
                 curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]
                 self._known[path] = result._replace(accuracy=_percent(result.accuracy), curve=curve)
         return self._known.get(path)
 
-    def summary(self, run: Run) -> Row:
+    def summary(self, run: PlannedRun) -> Row:
         """A finished run as a small JSON object: its name, settings without folders, versions and result."""
         path = self.path(run)
         row = self._read(path)
@@ -108,22 +107,22 @@ class Store:
     def _read(self, path: Path) -> Row:
         return self._summaries[path.stem] if path.stem in self._summaries else read_json(path)
 
-    def path(self, run: Run) -> Path:
+    def path(self, run: PlannedRun) -> Path:
         """The file of a run's result."""
         text = json.dumps(_decisive(json.dumps(run.spec)), sort_keys=True)
         name = f"{run.name}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
         return self.folder / f"{name.replace('²', '2').replace(', ', '-').lower()}.json"
 
-    def missing(self, runs: Iterable[Run]) -> list[Run]:
+    def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """The runs that have no result yet, each once."""
         return list({self.path(run): run for run in runs if self.result(run) is None}.values())
 
-    def run_missing(self, runs: Iterable[Run], jobs: int) -> Iterator[Path]:
+    def run_missing(self, runs: Iterable[PlannedRun], jobs: int) -> Iterator[Path]:
         """Run the missing ones in `jobs` processes and yield each file when it is written."""
         wanted = list(runs)
         return self.run_wanted(lambda: wanted, jobs)
 
-    def run_wanted(self, wanted: Callable[[], Iterable[Run]], jobs: int) -> Iterator[Path]:
+    def run_wanted(self, wanted: Callable[[], Iterable[PlannedRun]], jobs: int) -> Iterator[Path]:
         """As `run_missing`, but what is missing is asked again after every run; the first of these starts next."""
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
@@ -157,8 +156,8 @@ def _decisive(text: str) -> dict[str, Any]:
 
 
 @cache
-def _adapter() -> TypeAdapter[Result]:
-    return TypeAdapter(Result)
+def _adapter() -> TypeAdapter[StoredResult]:
+    return TypeAdapter(StoredResult)
 
 
 def _percent(share: float | None) -> float | None:
@@ -175,13 +174,13 @@ def _begin(tasks: TaskCache) -> None:
     torch.set_num_threads(1)
 
 
-def _run(path: Path, run: Run, records: bool) -> Path:
+def _run(path: Path, run: PlannedRun, records: bool) -> Path:
     spec, record = parse(run.spec, path.stem), path.with_suffix("")
     if records:
         shutil.rmtree(record, ignore_errors=True)  # of a run that was stopped
     tails = list[LayerTail]()
 
-    def measure(current: TaskRun) -> None:
+    def measure(current: Run) -> None:
         if current.server.round in run.tails:
             tails.extend(layer_tails(current))
 
@@ -197,7 +196,7 @@ def _run(path: Path, run: Run, records: bool) -> Path:
     return path
 
 
-def layer_tails(run: TaskRun) -> list[LayerTail]:
+def layer_tails(run: Run) -> list[LayerTail]:
     """The tails of the gradients at a run's model."""
     found = probe(run.task, run.x, module_buffers=run.module_buffers)
     rows = []

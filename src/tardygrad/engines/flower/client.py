@@ -104,7 +104,7 @@ def node_content(context: Any, *, own_data: bool) -> Any:
 
 
 def _work(content: Any, context: Any, task: Task, method: Method) -> Any:
-    config, memory = content["job"], Memory(context)
+    config, memory = content["job"], NodeMemory(context)
     job, wire = records.job_of(content), config["wire"]
     down = records.count_bytes(content.array_records.values())
     residuals = memory.residuals(job.client, int(config["last"]))
@@ -119,7 +119,7 @@ def _work(content: Any, context: Any, task: Task, method: Method) -> Any:
     return records.reply_content(update, packed, down=down, host=socket.gethostname())
 
 
-class Memory:
+class NodeMemory:
     """What a node remembers of its clients from job to job, in the state of Flower's context, which stays there.
 
     Flower may keep that state for later runs, so everything is marked with the run.

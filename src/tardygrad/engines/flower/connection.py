@@ -97,7 +97,7 @@ def parent_has_ended() -> bool:
     return False
 
 
-class Reply(NamedTuple):
+class NodeReply(NamedTuple):
     """The answer to a message."""
 
     message_id: str  # of the message that it answers; an error may come from another node than the message went to
@@ -125,7 +125,7 @@ def _error_text(reason: str) -> str:
     return " ".join(words.split())[:300].rstrip(".")
 
 
-class Link:
+class GridLink:
     """The grid of a Flower app, whose errors become `WorkFailed`.
 
     Args:
@@ -152,7 +152,7 @@ class Link:
             sent = list(self._grid.push_messages([message]))
         return str(sent[0]) if sent and sent[0] else None
 
-    def pull(self, message_ids: Iterable[str]) -> list[Reply]:
+    def pull(self, message_ids: Iterable[str]) -> list[NodeReply]:
         """The replies to these messages that have arrived."""
         if not (ids := list(message_ids)):
             return []
@@ -160,11 +160,11 @@ class Link:
             return [_reply(message) for message in self._grid.pull_messages(ids)]
 
 
-def _reply(message: Any) -> Reply:
+def _reply(message: Any) -> NodeReply:
     message_id = str(message.metadata.reply_to_message_id)
     if message.has_error():
-        return Reply(message_id, code=int(message.error.code), reason=message.error.reason or "")
-    return Reply(message_id, message.content)
+        return NodeReply(message_id, code=int(message.error.code), reason=message.error.reason or "")
+    return NodeReply(message_id, message.content)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tardygrad.engines.flower.connection import LOST, Link, Reply, flwr
+from tardygrad.engines.flower.connection import LOST, GridLink, NodeReply, flwr
 from tardygrad.errors import Invalid, WorkFailed, shortened
 
 NODES_EVERY = 1.0
@@ -56,7 +56,7 @@ class Nodes:
         messages: what to ask a node, and which answers let it take part.
     """
 
-    def __init__(self, link: Link, clients: int, messages: Messages) -> None:
+    def __init__(self, link: GridLink, clients: int, messages: Messages) -> None:
         self._link, self._clients, self._messages = link, clients, messages
         self._known: dict[int, Node] = {}  # all nodes that have answered
         self._unfit: set[int] = set()  # those whose answer was an error
@@ -81,7 +81,7 @@ class Nodes:
             elif message := self._link.send(flwr().RecordDict({}), node, self._messages.handshake):
                 self.asked[message] = node
 
-    def answered(self, reply: Reply) -> None:
+    def answered(self, reply: NodeReply) -> None:
         """Handle a new node's answer to which clients it serves; raises an error if it cannot take part."""
         node = self.asked.pop(reply.message_id)
         if reply.code in LOST:
@@ -136,7 +136,7 @@ class Nodes:
         self._listed = time.monotonic()
 
 
-def count_nodes(link: Link, least: int) -> int:
+def count_nodes(link: GridLink, least: int) -> int:
     """Wait until at least `least` nodes are online and their number has not changed for a second; return it."""
     began, last, since = time.monotonic(), 0, time.monotonic()
     while last < least or time.monotonic() - since < NODES_EVERY:

@@ -24,7 +24,7 @@ from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
-from tardygrad.engines.flower.connection import LOST, RAISED, Link, Reply, parent_has_ended
+from tardygrad.engines.flower.connection import LOST, RAISED, GridLink, NodeReply, parent_has_ended
 from tardygrad.engines.flower.nodes import TIMEOUT, Node, Nodes
 from tardygrad.engines.flower.records import JobMessages
 from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
@@ -114,7 +114,7 @@ class FlowerPool(Pool):
         check_number("drain", drain)
         self.task, self.method, self.wire, self.wait, self.drain = task, method, wire, wait, drain
         self.deadlines, self.losses = Deadlines(patience, grace), Losses()
-        self.link = Link(grid, ttl)
+        self.link = GridLink(grid, ttl)
         self.messages = _messages(task, method, wire)
         self.nodes = Nodes(self.link, task.clients, self.messages)
         self.waiting: deque[Job] = deque()
@@ -239,7 +239,7 @@ class FlowerPool(Pool):
             time.sleep(max(min(self._pause, self.deadlines.end - self.now), 0.0))
             self._pause = min(1.5 * self._pause, POLLS[1])
 
-    def _finish(self, reply: Reply) -> None:
+    def _finish(self, reply: NodeReply) -> None:
         """Handle the reply to a job, or Flower's report that there will be none."""
         running = self.running.pop(reply.message_id)
         job = running.job
@@ -262,7 +262,7 @@ class FlowerPool(Pool):
             self.last |= {job.client: job.serial} if self.wire != "float32" else {}
         self.ready.append(update)
 
-    def _read(self, running: RunningJob, reply: Reply) -> Update | str:
+    def _read(self, running: RunningJob, reply: NodeReply) -> Update | str:
         """The update in a reply, or what went wrong."""
         work = f"the work of {running.job} on node {running.node.id} failed"
         if reply.code is not None:
@@ -272,7 +272,7 @@ class FlowerPool(Pool):
         except Exception as error:  # whatever a node sends
             return f"{work}: its reply is not as expected: {type(error).__name__}: {shortened(str(error), 200)}."
 
-    def _may_work_again(self, running: RunningJob, reply: Reply, failure: str) -> bool:
+    def _may_work_again(self, running: RunningJob, reply: NodeReply, failure: str) -> bool:
         """Whether the node has worked before, and may do so again; warns at its first failure."""
         node = running.node.id
         if reply.code not in (None, RAISED) or node not in self._worked:

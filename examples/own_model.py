@@ -5,6 +5,7 @@ from torch import nn
 
 import tardygrad as tg
 
+torch.set_num_threads(1)  # so small a model is slower with more
 draw = torch.Generator().manual_seed(0)
 inputs = torch.randn(3000, 2, generator=draw)
 labels = (inputs.norm(dim=1) > 1.18).long()  # inside or outside a circle: about half of the points each

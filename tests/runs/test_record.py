@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 import tardygrad as tg
 from tardygrad.runs import checkpoint
 from tardygrad.runs.events import read_events
+from tardygrad.runs.history import read_history
 from tardygrad.runs.record import Record, read_json, read_lines, to_json_value, write_json
 from tardygrad.runs.record import replace as replace_file
 
@@ -131,6 +132,20 @@ def test_a_record_shorter_than_its_checkpoint_is_called_damaged(tmp_path: Path) 
     (tmp_path / "run/events.jsonl").write_bytes(b"")
     with pytest.raises(tg.RecordError, match="shorter than its checkpoint says"):
         tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30)
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("name", [".lock", "spec.json", "events.jsonl", "summary.json", "checkpoints/*/state.json"])
+def test_a_pipe_in_a_record_is_refused_rather_than_read_forever(name: str, tmp_path: Path) -> None:
+    run_in(tmp_path / "run")
+    for path in sorted((tmp_path / "run").glob(name)):
+        path.unlink()
+        os.mkfifo(path)
+    with pytest.raises(tg.RecordError, match="must be a file, and is a pipe"):
+        list(tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30).go())
+    if name not in (".lock", "checkpoints/*/state.json"):
+        with pytest.raises(tg.RecordError, match="must be a file, and is a pipe"):
+            read_history(tmp_path / "run")
 
 
 def test_what_holds_no_run_is_said_so(tmp_path: Path) -> None:

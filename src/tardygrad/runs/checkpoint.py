@@ -28,7 +28,7 @@ from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.checkpoint_checks import check_state, levels_of
-from tardygrad.runs.checks import checksum, go_back, start_again
+from tardygrad.runs.checks import checksum, go_back, refuse_special, start_again
 from tardygrad.runs.evaluation import Scores
 from tardygrad.runs.packing import pack, unpack
 from tardygrad.runs.record import to_json_value, verified_ends, write_error
@@ -174,6 +174,8 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _read(path: Path) -> Checkpoint:
+    for file in path.iterdir():
+        refuse_special(file)
     text, content = (path / "state.json").read_text(), (path / "tensors.safetensors").read_bytes()
     if "\n" in text:  # format 3: checksums in the first line, the state in the second
         first, second = text.split("\n")

@@ -51,6 +51,7 @@ class LineChecks:
     """Verifies the lines of a file one after the other."""
 
     def __init__(self, path: Path) -> None:
+        refuse_special(path)
         self.path = path
         self.last: int | None = None  # None: no line so far has a checksum
 
@@ -66,6 +67,12 @@ class LineChecks:
         if stored != self.last:
             why = "its checksum is wrong (it was changed, or lines before it were changed, lost, repeated or moved)"
             raise damaged_line(self.path, number, why)
+
+
+def refuse_special(path: Path) -> None:
+    """Raise `RecordError` if a path is a pipe or a device, whose reading would never end."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise RecordError(f"{str(path)!r} must be a file, and is a pipe, a socket or a device. {RESTORE}")
 
 
 def damaged_line(path: Path, number: int, why: str) -> RecordError:
@@ -117,6 +124,7 @@ def checked_prefix(path: Path, length: int) -> int | None:
 
 def last_check(path: Path) -> str | None:
     """The checksum of the last line of a file, as text; None if it has none."""
+    refuse_special(path)
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - LENGTH, 0))
         check = check_of(file.read())

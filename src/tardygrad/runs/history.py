@@ -20,7 +20,7 @@ import numpy as np
 from tardygrad.constructors.own_code import is_own
 from tardygrad.errors import RecordError
 from tardygrad.runs import events
-from tardygrad.runs.checks import check_lines, last_check, unchecked_spec
+from tardygrad.runs.checks import check_lines, last_check, refuse_special, unchecked_spec
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import PastJob
 from tardygrad.runs.directions import Directions
@@ -232,6 +232,7 @@ def is_locked(path: Path) -> bool | None:
 
     Readers share the lock for an instant, and a run that starts just then tries again (`record.lock`).
     """
+    refuse_special(path / ".lock")
     try:
         with (path / ".lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -34,6 +34,7 @@ from tardygrad.runs.checks import (
     checked_prefix,
     damaged_line,
     quoted,
+    refuse_special,
     with_check,
     without_check,
 )
@@ -167,13 +168,16 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
 
 def refuse_links(folder: Path) -> None:
     """Raise `Invalid` if what is written into a folder could end up elsewhere."""
-    files = (path for pattern in ("*", "track/*", "checkpoints/*", "checkpoints/*/*") for path in folder.glob(pattern))
+    patterns = ("*", "track/*", "checkpoints/*", "checkpoints/*/*")
+    files = [path for pattern in patterns for path in folder.glob(pattern)]
     links = [path for path in files if path.is_symlink()]
     deeper = (path for path in folder.glob("track/*/**/*") if path.is_symlink())
     links += [path for path in deeper if not path.resolve().is_relative_to(folder.resolve())]  # wandb makes others
     for path in links:
         rule, fix = "must not contain symbolic links", "Replace the link by what it points to, or remove it."
         raise Invalid(f"the folder of a run or of results {rule}, got {str(path)!r}. {fix}")
+    for path in files:
+        refuse_special(path)
 
 
 def exclusive(folder: Path, what: str = "the folder of results") -> TextIO:
@@ -304,6 +308,7 @@ def read_json(path: Path, fix: str = "") -> Row:
         fix: what to do if it is damaged.
     """
     _check_path(path)
+    refuse_special(path)
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.checks import checksum, damaged_line, go_back, last_check, quoted
+from tardygrad.runs.checks import checksum, damaged_line, go_back, last_check, quoted, refuse_special
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
@@ -138,6 +138,7 @@ def _read_file(folder: Path) -> Row:
 def read_model(folder: Path) -> bytes:
     """The content of a run's model.safetensors; raises `RecordError` if it is damaged."""
     try:
+        refuse_special(folder / MODEL)
         content = (folder / MODEL).read_bytes()
     except OSError as error:
         raise RecordError(f"{str(folder / MODEL)!r} cannot be read: {error.strerror}.") from error

@@ -24,7 +24,7 @@ class RunTable:
         until: seconds of the engine's clock, simulated or real, after which the run ends with a last evaluation.
         seed: seed of every random stream except the task's data and split.
         evaluate_every: rounds between evaluations; 0 is never, otherwise the last round is always evaluated.
-        checkpoint_every: rounds between checkpoints; on threads and on Ray, half that number.
+        checkpoint_every: rounds between checkpoints; in real time (threads, Ray, Flower), half that number.
         evaluate_clients: rounds between evaluations on each client's own data; 0 is never, otherwise the last round is
             always evaluated.
         tail_every: rounds between estimates of the tail of the updates; 0 is never.

@@ -1,7 +1,7 @@
 """The paper's seven claims, each as an experiment whose runs and rule for the verdict were fixed before the results.
 
 Settings that are not tuned come from a pilot on the seed for tuning, which no verdict uses. A verdict is `reproduced`,
-`differs` (only a part of the claim holds) or `not reproduced`.
+`in part` (only a part of the claim holds) or `not reproduced`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Check(NamedTuple):
 class ClaimResult(NamedTuple):
     """The verdict on a claim, and its reasons."""
 
-    verdict: Literal["reproduced", "differs", "not reproduced"]
+    verdict: Literal["reproduced", "in part", "not reproduced"]
     checks: list[Check]
     lines: list[ClaimLine]
     remarks: str = ""  # remarks that are not part of the rule
@@ -127,7 +127,7 @@ class Claim(NamedTuple):
         lines = [over_seeds(result_of, trial, scale, note) for trial, note in self._trials(result_of, scale).items()]
         checks, part, remarks = self.rule(lines, scale, result_of)
         whole = all(check.holds for check in checks)
-        return ClaimResult("reproduced" if whole else "differs" if part else "not reproduced", checks, lines, remarks)
+        return ClaimResult("reproduced" if whole else "in part" if part else "not reproduced", checks, lines, remarks)
 
 
 def over_seeds(result_of: ResultOf, trial: Setting, scale: Scale, note: str = "") -> ClaimLine:

@@ -139,7 +139,7 @@ class Sweep(NamedTuple):
 
     source: str = SPEC
     overrides: list[str] = OVERRIDES
-    over: list[str] | None = option(None, "Also sweep this key over a list or a range; repeatable.", "TABLE.KEY=VALUES")
+    over: list[str] | None = option(None, "Sweep this key over a list or a range; repeatable.", "TABLE.KEY=VALUES")
     sampler: str | None = option(None, "grid, random or tpe; the default is grid.", "NAME")
     trials: int | None = option(None, "Trials of random and tpe; the default is 64.", min=1)
     seeds: int | None = option(None, "Runs of each trial; the default is 1.", min=1)

@@ -92,19 +92,16 @@ def test_the_papers_grid_has_64_points_for_sgdclip_and_256_for_clip2(small: str)
     assert points[1] == points[0] | {"method.local_clip": plain.space["method.local_clip"][1]}
 
 
-def test_other_keys_multiply_the_grid_and_set_or_swept_rates_leave_it(small: str) -> None:
-    over = ["method.downplay=[false, true]", "fleet.stragglers=['mild', 'large']", "method.clip=[0.1]"]
-    config, _ = configure(small, ["method.lr=1.0"], over=over)
-    assert list(config.space) == [
-        "method.downplay",
-        "fleet.stragglers",
-        "method.local_lr",
-        "method.clip",
-        "method.local_clip",
-    ]
-    assert config.trials == 2 * 2 * 4 * 1 * 4
+def test_other_keys_multiply_the_grid_and_a_swept_rate_replaces_it(small: str) -> None:
+    words = ["method.downplay=[false, true]", "fleet.stragglers=['mild', 'large']"]
+    config, _ = configure(small, ["method.lr=1.0"], over=words)
+    rates = ["method.local_lr", "method.clip", "method.local_clip"]
+    assert list(config.space) == ["method.downplay", "fleet.stragglers", *rates]
+    assert config.trials == 2 * 2 * 4 * 4 * 4
+    chosen, _ = configure(small, over=[*words, "method.clip=[0.1, 0.2]"])
+    assert list(chosen.space) == ["method.downplay", "fleet.stragglers", "method.clip"]
     part, _ = configure("quadratic", over=["method.lr.value=[1.0, 5.0]"])
-    assert list(part.space) == ["method.lr.value", "method.local_lr", "method.clip", "method.local_clip"]
+    assert list(part.space) == ["method.lr.value"]
 
 
 def test_a_group_is_the_method_and_every_other_word(small: str) -> None:

@@ -128,7 +128,7 @@ def configure(
         source: a spec, as for `tardygrad.spec.spec.load`.
         changes: overrides of the spec; a rate or threshold that is set here is not swept.
         over: keys to sweep, as `method.buffer=[4, 10]`, or for samplers also `method.lr={low=0.001, high=1, log=true}`;
-            rates and thresholds that are left out take the paper's values.
+            if no rate or threshold is among them, these take the paper's values in addition.
         trials: number of points that random and tpe draw; 64 by default.
         best: a test score; by default accuracy if the task has one, else loss; time needs a target.
         budget: simulated seconds after which a run ends, with a last evaluation.
@@ -309,7 +309,7 @@ def command(sweep: Row, params: Row) -> list[str] | None:
 
 
 def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sampler) -> dict[str, Any]:
-    """All swept keys: those of `over`, then rates and thresholds, which take the paper's values unless they are set."""
+    """All swept keys: those of `over`; if no rate or threshold is among them, also the paper's grid of these."""
     fixed = {".".join(text.partition("=")[0].strip().split(".")[:2]) for text in changes}
     swept: dict[str, Any] = {}
     for text in over:
@@ -323,7 +323,8 @@ def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sam
     here = [key for key in PAPER if key.removeprefix("method.") in base.method.arguments and key not in fixed]
     if base.method.arguments.get("local_lr", 1.0) is None:  # the task has a training loop of its own
         here = [key for key in here if key not in ("method.local_lr", "method.local_clip")]
-    here = [key for key in here if not any(other.startswith(f"{key}.") for other in swept)]
+    if any(f"{key}.".startswith(f"{rate}.") for key in swept for rate in PAPER):
+        here = []
     rates = {key: swept.get(key, PAPER[key]) for key in PAPER if key in here or key in swept}
     return {key: values for key, values in swept.items() if key not in rates} | rates
 

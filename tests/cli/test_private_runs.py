@@ -60,5 +60,5 @@ def test_without_opacus_a_private_run_says_what_to_install_and_does_not_begin(
     monkeypatch.setitem(sys.modules, "opacus", None)
     failed = tardygrad("run", "small.toml", *SPEC, "--out", "run")
     assert failed.code == 2
-    assert "`privacy` needs opacus to compute ε. Install it: pip install 'tardygrad[privacy]'" in failed.err
+    assert "`privacy` needs opacus to compute ε. Use pip install -c constraints.txt -e '.[privacy]'." in failed.err
     assert not Path("run").exists()

@@ -61,7 +61,7 @@ def test_a_page_opens_with_the_result(tmp_path: Path) -> None:
     sentence = (
         "Clip² ends with the best test accuracy, 91.9% ±\u00a00.5% (sync-Clip² has the same), and is "
         "the first to reach 85%, after 7.5 ±\u00a02.2 simulated seconds, 9.94 times as fast as sync-Clip² "
-        "(75.05); means over 2 seeds."
+        "(75.05 s); means over 2 seeds."
     )
     assert f'<main id="main" tabindex="-1">\n<p class="result">{sentence}</p>' in page
 
@@ -72,7 +72,7 @@ def test_the_result_names_the_best_and_the_fastest(tmp_path: Path) -> None:
     rewritten(slow, 10.0, accuracy=lambda t: t / 12)
     assert result(tmp_path, target=0.85) == (
         "sync-Clip² ends with the best test accuracy, 100.0%; Clip² is the first to reach 85%, after 6 simulated "
-        "seconds, 20 times as fast as sync-Clip² (120); one seed each, so small differences may be chance."
+        "seconds, 20 times as fast as sync-Clip² (120 s); one seed each, so small differences may be chance."
     )
 
 
@@ -82,7 +82,7 @@ def test_equal_scores_and_equal_times_are_said_to_be_equal(tmp_path: Path) -> No
         rewritten(path, 10.0 if label == "sync-Clip²" else 1.0)
     assert result(tmp_path, target=0.85) == (
         "Clip² ends with the best test accuracy, 92.3% (SD-Clip² and sync-Clip² have the same); Clip² and SD-Clip² are "
-        "the first to reach 85%, after 6 simulated seconds, 10 times as fast as sync-Clip² (60); one seed each, so "
+        "the first to reach 85%, after 6 simulated seconds, 10 times as fast as sync-Clip² (60 s); one seed each, so "
         "small differences may be chance."
     )
 
@@ -95,14 +95,14 @@ def test_a_target_that_the_baseline_missed_has_no_factor(tmp_path: Path) -> None
         result(tmp_path, target=0.85)
     )
     rewritten(tmp_path / "sync-Clip²-0", accuracy=lambda t: 0.5)
-    assert "after 6 simulated seconds; sync-Clip² did not reach it in 120.1;" in result(tmp_path, target=0.85)
+    assert "after 6 simulated seconds; sync-Clip² did not reach it in 120.1 s;" in result(tmp_path, target=0.85)
     assert "; no method reached 99.9% in all its runs; means over 1 to 2 seeds." in result(tmp_path, target=0.999)
 
 
 def test_the_result_says_that_no_run_is_synchronous(tmp_path: Path) -> None:
     seeds(tmp_path, "FedBuff", slower=3.0)
     seeds(tmp_path, "Clip²")
-    assert "times as fast as FedBuff (22.55) (no run is synchronous)" in result(
+    assert "times as fast as FedBuff (22.55 s) (no run is synchronous)" in result(
         tmp_path, target=0.85, baseline="FedBuff"
     )
 

@@ -82,7 +82,10 @@ def test_compare_and_sweep_rank_scores_of_which_low_values_are_good(score: str, 
 
 def test_an_unknown_score_is_taken_to_be_better_when_higher_and_says_so() -> None:
     found = tg.compare(CONTENDERS, task=task("drift"), fleet=FLEET, rounds=10, seeds=2)
-    assert 'higher drift is taken to be better; if lower is, set run.lower_is_better=["drift"]' in str(found)
+    assert (
+        'higher drift is taken to be better; if lower is, set lower_is_better=["drift"] among the settings of the run'
+        in str(found)
+    )
     with pytest.raises(tg.Invalid, match="got 'drift' in both lists"):
         tg.simulate(method(1.0), task("drift"), FLEET, rounds=1, lower_is_better=["drift"], higher_is_better=["drift"])
 

@@ -151,6 +151,9 @@ def test_a_pipe_in_a_record_is_refused_rather_than_read_forever(name: str, tmp_p
 def test_what_holds_no_run_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(tg.Invalid, match=r"holds no run: spec\.json cannot be read"):
         tg.resume(tmp_path, METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
+    (tmp_path / "sweep.json").touch()
+    with pytest.raises(tg.Invalid, match=r"holds no run, but a sweep or a comparison\. Its report has the command"):
+        read_history(tmp_path)
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:

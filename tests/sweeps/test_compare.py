@@ -239,6 +239,7 @@ def test_any_text_on_a_line_may_name_a_method(tmp_path: Path) -> None:
         ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": 95}, "`confidence` must be between 0 and 1, got 95"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": "x"}, "`confidence` must be a number, got 'x'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"budget": -1.0}, "`budget` must be a finite number, above 0"),
+        ({"a": lambda seed: make_run(1.0, seed)}, {"target": 1e9}, "x_0 already has a test loss of .* Use a lower"),
     ],
 )
 def test_a_wrong_comparison_is_refused(contenders: Any, changes: dict[str, Any], message: str) -> None:

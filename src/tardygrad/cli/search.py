@@ -24,6 +24,7 @@ from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
+from tardygrad.runs.checks import quoted
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Tail
 from tardygrad.runs.history import History, read_history
@@ -60,7 +61,9 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
             fitted, tails = fit_fleet(history, _scale(history, built.method)), history.tails
         if history.clients != built.task.clients:
             wanted = f"as many clients as the spec ({built.task.clients})"
-            raise Invalid(f"a fit needs a run with {wanted}, got {run!r} with {history.clients}.")
+            own = f"tardygrad plan {quoted(run)} --fit {quoted(run)}"
+            fix = f"Use task.clients={history.clients}, or the run's own spec: {own}"
+            raise Invalid(f"a fit needs a run with {wanted}, got {run!r} with {history.clients}. {fix}")
     fleet = fitted.fleet if fitted else built.fleet
     if fleet is None:
         raise Invalid("a search needs a [fleet], got a spec without one. Describe your clients, or add --fit RUN.")

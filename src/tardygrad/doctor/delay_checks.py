@@ -42,7 +42,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
             f" {few.share:.0%} of delays are at most T^{few.exponent:.2g}; any fixed share of those suffices in the "
         )
         says += f"long run ({few.proposition})."
-    troubled = history.status == "diverged" or not trend(history).falls
+    troubled = history.status in ("diverged", "starved", "failed") or not trend(history).falls
     says += "" if troubled else " The training loss falls all the same."
     numbers = {
         "factor": mine.factor,

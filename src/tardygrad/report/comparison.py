@@ -23,6 +23,7 @@ from tardygrad.report.groups import (
     tasks,
 )
 from tardygrad.report.loader import RunView
+from tardygrad.runs.record_values import rounded
 from tardygrad.runs.run import plural
 
 LISTED = 4  # most names in a sentence
@@ -216,7 +217,7 @@ def _common_length(compared: ComparedRuns) -> str | None:
         return None
     if len(rounds := {len(history.rounds) for history in histories}) == 1:
         return plural(rounds.pop(), "round")
-    return f"{histories[0].time:,.4g} {compared.seconds}" if len({h.time for h in histories}) == 1 else None
+    return f"{rounded(histories[0].time)} {compared.seconds}" if len({h.time for h in histories}) == 1 else None
 
 
 def warnings(compared: ComparedRuns) -> Iterator[str]:

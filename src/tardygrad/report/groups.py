@@ -17,7 +17,7 @@ from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row
-from tardygrad.runs.record_values import printable
+from tardygrad.runs.record_values import printable, rounded
 from tardygrad.sweeps.statistics import ALL_EQUAL
 
 Rows = Callable[[RunView], Sample[Row]]
@@ -62,7 +62,7 @@ class Spread(NamedTuple):
         ('3,936 ±\xa0113', '0.278 ±\xa00.023', '60 (all equal)')
         """
         if not self.deviation:
-            mean = f"{self.mean:.1%}" if percent else f"{self.mean:,.4g}"
+            mean = f"{self.mean:.1%}" if percent else rounded(self.mean)
             return mean if self.deviation is None else f"{mean}{ALL_EQUAL}"
         if percent:
             return f"{self.mean:.1%} ±\u00a0{self.deviation:.1%}"

@@ -6,7 +6,7 @@ from tardygrad.report.comparison import ComparedRuns, Outcome, Target, listed, s
 from tardygrad.report.groups import seconds_of, tasks
 from tardygrad.report.loader import RunView
 from tardygrad.runs.history import UNFINISHED
-from tardygrad.runs.record_values import printable
+from tardygrad.runs.record_values import printable, rounded
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, groups
 from tardygrad.sweeps.statistics import ALL_EQUAL
@@ -39,7 +39,9 @@ def _single(run: RunView) -> str:
     """The result of a single run."""
     history, rounds = run.history, len(run.history.rounds)
     wanted = f" of {history.requested:,}" if history.requested and history.status != "finished" else ""
-    when = f"after {rounds:,}{wanted} {'round' if rounds == 1 else 'rounds'}, {history.time:,.4g} {seconds_of([run])}"
+    when = (
+        f"after {rounds:,}{wanted} {'round' if rounds == 1 else 'rounds'}, {rounded(history.time)} {seconds_of([run])}"
+    )
     score = _last_score(run)
     rest = "a single run, so there is nothing to compare it with"
     if history.status == "finished":
@@ -105,12 +107,13 @@ def _fastest(compared: ComparedRuns, best: Outcome, target: Target) -> str:
     if base in firsts:
         return f"{sentence}{sync}"
     if base.reached is not None and first.speedup is not None:
-        return f"{sentence}, {first.speedup:.3g} times as fast as {base.group.name} ({base.reached:,.4g}){sync}"
+        other = f"{base.group.name} ({rounded(base.reached)} s)"
+        return f"{sentence}, {first.speedup:.3g} times as fast as {other}{sync}"
     runs = base.group.runs
     if some := base.time_to_target and base.time_to_target.number:
         return f"{sentence}; {base.group.name} reached it in only {some} of {len(runs)} runs{sync}"
     longest = max(run.history.time for run in runs)
-    return f"{sentence}; {base.group.name} did not reach it in {longest:,.4g}{sync}"
+    return f"{sentence}; {base.group.name} did not reach it in {rounded(longest)} s{sync}"
 
 
 def _seeds(compared: ComparedRuns) -> str:

@@ -13,7 +13,7 @@ from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
 from tardygrad.runs.history import UNFINISHED, History
-from tardygrad.runs.record_values import printable
+from tardygrad.runs.record_values import printable, rounded
 from tardygrad.runs.run import plural
 
 DETAILED = 12  # runs of a comparison that are also shown one by one
@@ -108,7 +108,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
     yield "rounds", f"{len(rounds):,}" + (f" of {history.requested:,}" if history.requested else "")
     yield "time", f"{history.time:,.6g} {seconds_of([run])}"
     if (seconds := finite(history.seconds)) is not None and history.simulated is not False:
-        yield "computing time", f"{seconds:,.4g} seconds"
+        yield "computing time", f"{rounded(seconds)} seconds"
     if run.scores.items:
         last = run.scores.items[-1]
         for name in score_names([SeedGroup("", "", [run])]):

@@ -138,7 +138,7 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     elif run := command(sweep.config, best.params):
         yield Code(f"Run trial {best.number} again, for all its rounds:", printable(shlex.join(run), 2000))
     else:
-        intro = f"To run trial {best.number} again, use the sweep's spec and overrides with `tardygrad run` and add:"
+        intro = f"To run trial {best.number} again, take the sweep's command with run for sweep, and for each --over:"
         yield Code(intro, printable(shlex.join(overrides(best.params)), 2000))
 
 

@@ -89,7 +89,9 @@ def _gdp() -> Any:
     try:
         from opacus.accountants.analysis import gdp  # here, because it takes seconds to import
     except ImportError as error:
-        raise Invalid("`privacy` needs opacus to compute ε. Install it: pip install 'tardygrad[privacy]'") from error
+        raise Invalid(
+            "`privacy` needs opacus to compute ε. Use pip install -c constraints.txt -e '.[privacy]'."
+        ) from error
     finally:
         handlers[:] = before  # opacus adds one, which would print every message of other packages
     return gdp

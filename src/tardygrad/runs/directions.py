@@ -21,7 +21,9 @@ _HIGHER = """
     likelihood reward return similarity tpr tnr ppv npv top1 top5 hits em match elbo gain
 """
 _LOWER_WORDS, _HIGHER_WORDS = frozenset(_LOWER.split()), frozenset(_HIGHER.split())
-_ENDING = re.compile(r"(loss|error|mse|mae|perplexity|distance|divergence|(?P<higher>accuracy|precision|recall))$")
+_ENDING = re.compile(
+    r"(loss|error|mse|(med|m)ae|perplexity|distance|divergence|(?P<higher>accuracy|precision|recall))$"
+)
 _NEGATED = ("neg", "negative", "minus")
 
 
@@ -76,7 +78,8 @@ class Directions(NamedTuple):
         """The assumption to tell the user about, if nothing is known about a score."""
         if self.known(score):
             return None
-        return f'higher {score} is taken to be better; if lower is, set {LOWER_KEY}=["{score}"]'
+        fix = f'set lower_is_better=["{score}"] among the settings of the run'
+        return f"higher {score} is taken to be better; if lower is, {fix}"
 
     def main(self, scores: Iterable[str]) -> str | None:
         """The score by which models are compared: accuracy, loss, the first whose direction is known, or the first."""

@@ -364,4 +364,7 @@ def _unreadable(path: Path, error: OSError) -> Invalid:
     folder = path.parent
     if not folder.exists():
         return Invalid(f"there is no run directory {str(folder)!r}.")
+    if path.name == "spec.json" and (folder / "sweep.json").exists():
+        fix = f"Its report has the command that runs the best trial: tardygrad report {quoted(folder)}"
+        return Invalid(f"{str(folder)!r} holds no run, but a sweep or a comparison. {fix}")
     return Invalid(f"{str(folder)!r} holds no run: {path.name} cannot be read ({error.strerror}).")

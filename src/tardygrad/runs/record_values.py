@@ -41,3 +41,12 @@ def read_time(value: Any) -> float:
     if not (time := read_number(value)) >= 0:
         raise ValueError(f"a time of {time:.3g} s")
     return time
+
+
+def rounded(number: float) -> str:
+    """A number to four digits, or to a whole number if it has more; with an exponent only if it is very large or small.
+
+    >>> [rounded(number) for number in (0.12345, 12.3456, 38_853.2, 1e20)]
+    ['0.1235', '12.35', '38,853', '1e+20']
+    """
+    return f"{number:,.0f}" if 1e4 <= abs(number) < 1e15 else f"{number:,.4g}"

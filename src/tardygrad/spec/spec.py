@@ -218,7 +218,8 @@ def override(tables: Table, text: str) -> None:
     for i, name in enumerate(path[:-1], 1):
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
-            raise Invalid(f"`{'.'.join(path[:i])}` must be a table to set `{key}`, got {shown(table)}.")
+            fix = " Give the whole list." if isinstance(table, list) else ""
+            raise Invalid(f"`{'.'.join(path[:i])}` must be a table to set `{key}`, got {shown(table)}.{fix}")
     if given:
         table[path[-1]] = value
     elif path[-1] in table:

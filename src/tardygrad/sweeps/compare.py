@@ -62,7 +62,7 @@ def compare(
         jobs: processes; 0 is one for every core.
         out: a folder for the results, for `tardygrad report` and to continue a comparison; None stores nothing.
     """
-    from tardygrad.sweeps.config import Config
+    from tardygrad.sweeps.config import Config, check_target
     from tardygrad.sweeps.runner import check_same
 
     numbers = seed_list(seeds)
@@ -88,6 +88,8 @@ def compare(
         raise Invalid(f"`score` must be a test score of the task, one of {', '.join(scores)}, got {score!r}.")
     source.score = "accuracy" if score == "loss" else score
     higher = not directions.prefers_lower(score)
+    if target is not None:
+        check_target(target, score, scores[score], higher=higher)
     compared = settings | {"score": source.score} | _described(contenders, task, fleet)
     config = Config(
         name="compare", factory="compare",

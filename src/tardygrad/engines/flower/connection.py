@@ -50,7 +50,7 @@ def flwr() -> Any:
         from flwr.serverapp import ServerApp
         from flwr.supercore import telemetry
     except ImportError as error:
-        raise Invalid("tardygrad.flower needs Flower. Install it: pip install 'tardygrad[flower]'") from error
+        raise Invalid("tardygrad.flower needs Flower. Use pip install -c constraints.txt -e '.[flower]'.") from error
     telemetry.FLWR_TELEMETRY_ENABLED = enabled
     return SimpleNamespace(
         Array=Array, ArrayRecord=ArrayRecord, ConfigRecord=ConfigRecord, MetricRecord=MetricRecord,

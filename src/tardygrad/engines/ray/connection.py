@@ -59,7 +59,7 @@ def ray_module() -> Any:
         import ray.cloudpickle
         import ray.exceptions
     except ImportError as error:
-        raise Invalid("a RayPool needs Ray. Install it: pip install 'tardygrad[ray]'") from error
+        raise Invalid("a RayPool needs Ray. Use pip install -c constraints.txt -e '.[ray]'.") from error
     return ray
 
 

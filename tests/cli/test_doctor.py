@@ -278,7 +278,10 @@ def test_a_search_can_be_drawn(name: str, tardygrad: Command) -> None:
         (["--search", "task.clients=10001"], "a search can have at most 10,000 clients, got 10,001."),
         (["--fit", "run", "--write", "x.yaml"], "--write must be a file that ends in .toml or .json, got 'x.yaml'"),
         (["--fit", "nowhere"], "there is no run directory 'nowhere'"),
-        (["--fit", "run"], "got 'run' with 4. Use task.clients=4, or the run's own spec: tardygrad"),
+        (
+            ["--fit", "run"],
+            "a fit needs a run with as many clients as the spec (8), got 'run' with 4. Use task.clients=4, or",
+        ),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: list[str], says: str, tardygrad: Command) -> None:

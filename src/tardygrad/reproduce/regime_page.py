@@ -202,7 +202,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
         f"{found.mean:.1f}{spread}",
         theirs,
         f"{times:,.0f}",
-        f"{outer:.0%}, {local:.0%}",
+        f"{_share(outer)}, {_share(local)}",
     )
 
 
@@ -212,3 +212,8 @@ def _published(line: Line) -> str:
     scores |= {(data, fleet, "client", method): score for (data, method, fleet), score in published_baselines().items()}
     score = scores.get((line.workload, line.stragglers, line.mode, line.method))
     return "" if score is None else f"{score:.1f}"
+
+
+def _share(value: float) -> str:
+    """A share in per cent, with a decimal if it is small."""
+    return f"{value:.1%}" if 0 < value < 0.01 else f"{value:.0%}"

@@ -21,6 +21,7 @@ from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devic
 E = TypeVar("E", Crash, Slow, Available, Fault)
 
 MOST_CLIENTS = 10**8
+MOST_SHOWN = 8  # groups in the text of a fleet
 
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
@@ -49,6 +50,8 @@ class Fleet:
 
     >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
     ('small', 'medium')
+    >>> print(Fleet.paper().crash(client=3, at=10.0).diurnal(awake=0.4))
+    40 clients: 17 small, 12 medium, 11 large; with crashes, available
     """
 
     groups: tuple[Group, ...]
@@ -265,6 +268,13 @@ class Fleet:
         varies = any(is_random(group.runtime) or group.link.sigma > 0 for group in groups)
         return varies or any(self.dropouts) or bool(self.slow_spells)
 
+    def __str__(self) -> str:
+        groups = ", ".join(f"{group.clients:,} {group.name}" for group in self.groups[:MOST_SHOWN])
+        more = f" and {len(self.groups) - MOST_SHOWN:,} more" if len(self.groups) > MOST_SHOWN else ""
+        also = ("server_time", "crashes", "slow", "available", "faults", "dropout", "slow_spells", "ids")
+        given = ", ".join(name for name in also if getattr(self, name))
+        return f"{self.clients:,} clients: {groups}{more}{'; with ' * bool(given)}{given}"
+
     def _repr_html_(self) -> str:
         return fleet_table(self)
 
@@ -305,7 +315,16 @@ class Fleet:
         group: str | None = None,
         at_end: AtEnd | None = None,
     ) -> Fleet:
-        """The same fleet, with windows that repeat every day; see `Diurnal`."""
+        """The same fleet, with windows that repeat every day: outside of them, clients are asleep.
+
+        Args:
+            period: seconds of a day.
+            awake: share of the day that each client is awake.
+            spread: windows begin at times spread evenly over this share of the day, in no order of the clients:
+                0 is the same time for all, 1 any time.
+            group: only the clients of this group.
+            at_end: what happens to a job that is unfinished when its client's window ends; None: `at_window_end`.
+        """
         return self.with_diurnal(Diurnal(period, awake, spread, group, at_end))
 
     @checked_call

@@ -45,7 +45,6 @@ from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.recipes import ready_method, spec_of
 from tardygrad.runs.record import End, Record, Row, replace, require_new
-from tardygrad.runs.record_values import rounded
 from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
@@ -103,7 +102,7 @@ class Run:
         facts = {
             "status": f"{summary.status}{f': {summary.reason}' if summary.reason else ''}",
             "rounds": f"{summary.rounds:,}",
-            "clock": f"{rounded(summary.time)} {'simulated ' * self.pool.features.virtual_clock}seconds",
+            "clock": f"{summary.time:,.6g} {'simulated ' * self.pool.features.virtual_clock}seconds",
             **{f"test {name}": f"{value:.4g}" for name, value in scores.items() if value is not None},
             "delay": f"{summary.delay_mean:.1f} on average, {summary.delay_max} at most",
             "updates": f"{summary.updates:,}, {sum(summary.refused.values()):,} refused, {summary.lost:,} lost",

@@ -143,6 +143,7 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
     Path("broken.json").write_text('{"task": ')
     for argument, fragment in {
         "digit": "got 'digit'. Did you mean 'digits'?",
+        "lst.json": "got 'lst.json'. Did you mean 'list.json'?",
         "no/such/file.toml": "Shipped specs: causal_lm, cifar10, digits, ",
         "folder": "a spec must be a file or the directory of a run, got 'folder'.",
         "list.json": "a spec must consist of tables, got [1, 2]",

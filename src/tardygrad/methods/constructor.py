@@ -51,8 +51,8 @@ def local(
     """The client's step of most methods: a clip, which may be infinite, then SGD or any optimizer of `torch.optim`.
 
     Args:
-        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled; leave it out
-            if the task has a training loop of its own (`TrainerTask`).
+        local_lr: learning rate η_ℓ of the local steps, read at the round whose model the client pulled; required,
+            unless the task has a training loop of its own (`TrainerTask`): leave it out then.
         local_clip: threshold u of the local steps; inf switches clipping off.
         optimizer: name of the class of `torch.optim` that makes the local steps.
         options: arguments of the optimizer, such as {weight_decay = 0.1}.

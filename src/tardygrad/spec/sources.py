@@ -35,7 +35,8 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
         return str(source), tomllib.loads(text), False
     if path.is_dir():
         raise Invalid(f"a spec must be a file or the directory of a run, got {str(source)!r}. Name a file.")
-    fix = nearest(str(source), known) or f" Shipped specs: {', '.join(known)}."
+    beside = [str(file) for suffix in ("toml", "json") for file in path.parent.glob(f"*.{suffix}")]
+    fix = nearest(str(source), [*beside, *known]) or f" Shipped specs: {', '.join(known)}."
     if str(source) in KINDS["task"]:
         fix = f" It is a kind of task: write for example fashion task.kind={source} task.data=FOLDER."
     raise Invalid(f"a spec must be a file or the name of a shipped spec, got {str(source)!r}.{fix}")

@@ -496,7 +496,7 @@ def test_a_task_that_is_elsewhere_is_refused() -> None:
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(tg.Invalid, match=r"needs Ray. Install it: pip install 'tardygrad\[ray\]'"):
+    with pytest.raises(tg.Invalid, match=r"needs Ray\. Use pip install -c constraints\.txt -e '\.\[ray\]'\."):
         tg.RayPool(moody(tmp_path), METHOD)
 
 

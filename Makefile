@@ -45,7 +45,7 @@ hostile: .venv/developed  ## attack records, runs, command lines, arguments and 
 	$(BIN)/python -m tests.hostile --page docs/benchmarks/hostile.md
 
 check: .venv/developed  ## check style, types and layers
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_public.py

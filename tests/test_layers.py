@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src/tardygrad"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/tardygrad"
 LAYERS = [
     {"type_hints", "html_tables"},
     {"errors"},
@@ -29,6 +31,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(SOURCE.rglob("*.py"))
 COMMAND_FILES = sorted((SOURCE.parent / "tardygrad_command").rglob("*.py"))
+SCRIPTS = [path for folder in ("tools", "benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def imports(path: Path) -> set[str]:
@@ -134,3 +137,13 @@ def test_importing_the_library_has_no_effect() -> None:
         "assert not {'ray', 'flwr', 'optuna', 'altair', 'pandas'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_script_imports_only_what_tardygrad_has(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tardygrad":
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                if not hasattr(module, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")

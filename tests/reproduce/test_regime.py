@@ -260,9 +260,9 @@ def test_the_page_says_how_much_compensation_changes() -> None:
     cells, curvature = 2 * 2 * 3, 2 * 2  # fleets, modes and seeds; changes and seeds
     expected = f"In {cells + curvature} pairs of runs, in all tables of this page, only the compensation differs. "
     expected += (
-        f"It changes the score by +0.0 to +2.5 points, +0.31 on average, and not at all in {cells + 2}. By a point "
+        f"It changes the score by +0.0 to +2.5 points (+0.31 on average, median +0.00), and not at all in {cells + 2}"
     )
-    expected += "or more: sst2 large client M = 1, η_ℓ = 8, ũ = 0.003, seed 1: +2.5; sst2 large client"
+    expected += ". By a point or more: sst2 large client M = 1, η_ℓ = 8, ũ = 0.003, seed 1: +2.5; sst2 large client"
     assert expected in tables(regime, "")
 
 

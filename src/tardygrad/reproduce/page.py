@@ -44,9 +44,9 @@ def split_page(page: Path, name: str) -> tuple[str, str, str]:
 def new_page(name: str) -> str:
     """A page with marks for this section and those that share the page; one for clock, timeline and claims."""
     pages = {
-        "# Results": ["tables"],
+        "# The paper's tables": ["tables"],
         "# Baselines": ["baselines"],
-        "# The paper's own regime": ["regime verdicts", "regime tables"],
+        "# Pretrained models": ["regime verdicts", "regime tables"],
     }
     for title, sections in pages.items():
         if name in sections:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tardygrad.reproduce.page import table
 
-HEADINGS = ("workload", "part", "runs", "done", "CPU hours", "left")
+HEADINGS = ("workload", "part", "runs", "done", "CPU hours in all", "CPU hours left")
 
 
 class Progress(NamedTuple):

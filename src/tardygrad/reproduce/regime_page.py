@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 from tardygrad.reproduce import regime_charts as charts
 from tardygrad.reproduce import regime_tails as tails
@@ -163,8 +163,8 @@ def _compensation(regime: Regime) -> list[str]:
     more = f"By a point or more: {'; '.join(changed)}." if changed else "It is a point or more in none of them."
     return [
         f"In {len(every)} pairs of runs, in all tables of this page, only the compensation differs. It changes the "
-        f"score by {min(every):+.1f} to {max(every):+.1f} points, {mean(every):+.2f} on average, and not at all in "
-        f"{every.count(0.0)}. {more}"
+        f"score by {min(every):+.1f} to {max(every):+.1f} points ({mean(every):+.2f} on average, median "
+        f"{median(every):+.2f}), and not at all in {every.count(0.0)}. {more}"
     ]
 
 
@@ -177,7 +177,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
     """The row of a line."""
     method = f"{line.method}, {line.change}" if line.change else line.method
     theirs = "" if line.change else _published(line)
-    fleet = "own fleet" if "fleet" in regime.plan.parts[line.part].changes.get(line.change, {}) else line.stragglers
+    fleet = "3 of 10" if "fleet" in regime.plan.parts[line.part].changes.get(line.change, {}) else line.stragglers
     results = list(regime.results(line).values())
     if not results:
         return fleet, line.mode, method, "", "", "not run", theirs, "", ""

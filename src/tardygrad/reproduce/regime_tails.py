@@ -46,8 +46,9 @@ def section(regime: Regime, part: Part, workload: str) -> list[str]:
         rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
     return [
         f"![Tail index of each layer's gradient noise at the start, in the middle and at the end]({picture(workload)})",
-        "Where the tail index is below 2, the noise has infinite variance, as the paper assumes; a verdict takes the "
-        "error of the index into account ([how it is measured](tail.md)).",
+        "Where the tail index is below 2, the noise looks like one of infinite variance in the observed range, as the "
+        "paper assumes; below 1 even its mean would be infinite, and no theorem applies. A verdict takes the error of "
+        "the index into account ([how it is measured](tail.md)).",
         table(("mode", "round", "whole model", "each coordinate divided by its scale", "layers"), rows),
     ]
 
@@ -59,7 +60,7 @@ def _index(row: Row) -> str:
 
 
 def _scaled(row: Row) -> str:
-    return "" if row["scaled"] is None else f"{row['scaled']:.2f}, {row['scaled_verdict']}"
+    return "none: most gradients are 0" if row["scaled"] is None else f"{row['scaled']:.2f}, {row['scaled_verdict']}"
 
 
 def _short(layer: str) -> str:

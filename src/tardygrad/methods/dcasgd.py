@@ -28,7 +28,7 @@ from torch import Tensor
 from tardygrad.core.method import Curvature, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, below_one, check_epsilon, scale, stateless
-from tardygrad.errors import check_choice, check_number
+from tardygrad.errors import check_number
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -66,7 +66,6 @@ def dcasgd(
     check_number("strength", strength)
     below_one(decay=decay)
     check_epsilon("eps", eps)
-    check_choice("source", source, Literal["delta", "steps"])
     rate = lift("local_lr", local_lr)
     weigh = by_mean_square(rate, strength, decay, eps) if adaptive else by_square(rate, strength)
     return Method(

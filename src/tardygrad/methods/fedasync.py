@@ -30,7 +30,6 @@ from tardygrad.core.method import Method, Mode, Weight
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, proximal, scale
 from tardygrad.core.weights import Staleness
-from tardygrad.errors import check_choice
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.fedbuff import PUBLISHED
 
@@ -62,7 +61,6 @@ def fedasync(
     >>> str(fedasync(local_lr=0.1, local_steps=5))
     'FedAsync (client-centric, M=1, K=5, weighted)'
     """
-    check_choice("mixing", mixing, Literal["each", "compound"])
     rate, compound = lift("lr", lr), mixing == "compound" and weight is not None
     inner = local(local_lr, local_clip)
     return Method(

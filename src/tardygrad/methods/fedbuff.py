@@ -31,7 +31,6 @@ from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import scale
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.errors import check_choice
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 PUBLISHED = Polynomial(exponent=0.5)
@@ -65,7 +64,6 @@ def fedbuff(
     >>> str(fedbuff(local_lr=0.1, buffer=10, local_steps=5, concurrency=20, dispatch="random"))
     'FedBuff (client-centric, M=10, K=5, weighted)'
     """
-    check_choice("toward", toward, Literal["delta", "model"])
     return Method(
         name="FedBuff",
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),

@@ -94,7 +94,7 @@ def halos(
         keep=keep,
         pace=Pace(rounding="ceil") if dylu else None,
         regions=Regions(
-            sizes=tuple(regions) if isinstance(regions, list) else regions,
+            sizes=regions,
             every=every,
             blend=blend,
             outer=delayed_nesterov(lift("lr", lr), momentum, period),

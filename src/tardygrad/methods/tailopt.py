@@ -29,7 +29,7 @@ from tardygrad.core import transforms
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import adaptive, chain, scale
-from tardygrad.errors import Invalid, check_choice
+from tardygrad.errors import Invalid
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
@@ -78,8 +78,6 @@ def tailopt(
     >>> str(tailopt(outer="rmsprop", local_lr=0.1, local_clip=1.0, local_lower=0.1, lr=0.01, buffer=10, local_steps=5))
     'RMSProp-BiClip (synchronous, M=10, K=5)'
     """
-    check_choice("outer", outer, Outer)
-    check_choice("inner", inner, Inner)
     clips = inner in ("biclip", "l2clip")
     step = f"outer={outer!r}"
     _unused(outer != "biclip", "clip", clip, math.inf, step)

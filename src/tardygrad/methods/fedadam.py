@@ -22,10 +22,9 @@ import math
 from typing import Unpack
 
 from tardygrad.core.method import Method, Mode
-from tardygrad.core.recipe import remembers_call
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import adaptive
-from tardygrad.errors import checked_call, passes_to
+from tardygrad.errors import passes_to
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -57,8 +56,7 @@ def fedadam(
     return Method(name="FedAdam", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)
 
 
-@remembers_call
-@checked_call
+@constructor
 @passes_to(fedadam)
 def fedyogi(
     *,

@@ -17,7 +17,7 @@ import tardygrad as tg
 from tardygrad.core.messages import Advanced
 from tardygrad.runs import checkpoint
 from tardygrad.runs.history import read_history
-from tardygrad.runs.record import read_json, read_lines
+from tardygrad.runs.record import read_json, read_lines, write_json
 from tests.forkserver import Program
 
 ROUNDS = 60
@@ -119,6 +119,55 @@ def test_buffers_and_batchnorm_survive_a_checkpoint(tmp_path: Path) -> None:
     assert whole.server.module_buffers is not None
     assert torch.equal(again.server.module_buffers.floats, whole.server.module_buffers.floats)
     assert torch.equal(again.server.module_buffers.ints, whole.server.module_buffers.ints)
+
+
+class Plain:
+    """A task without a text of its own: Python prints its address."""
+
+    clients, parameters = 12, 2
+
+    def init(self, seed: int) -> torch.Tensor:
+        return torch.ones(2)
+
+    def init_module_buffers(self) -> None:
+        return None
+
+    def batches(self, job: tg.Job) -> Any:
+        return iter(range(job.steps or 0))
+
+    def gradient(self, x: torch.Tensor, batch: Any, module_buffers: None) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.square().sum() / 2, x.clone()
+
+    def evaluate(self, x: torch.Tensor, module_buffers: None) -> dict[str, float]:
+        return {"loss": float(x.square().sum() / 2)}
+
+
+BEGUN = """
+    import sys
+    import tardygrad as tg
+    from tests.runs.test_resume import Plain, fleet, method
+
+    run = tg.begin(method(), Plain(), tg.SimPool(Plain(), method(), fleet()), rounds=8, out=sys.argv[1])
+    for row in run.go():
+        if row["round"] == 3:
+            run.stop()
+"""
+
+
+@pytest.mark.parametrize("address", ["", " at 0x7f3a5c0b1d90"])  # which earlier versions recorded
+def test_a_task_without_a_text_of_its_own_is_resumed_in_another_process(address: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    begun = Program(textwrap.dedent(BEGUN), str(tmp_path / "run"), env=os.environ | {"PYTHONPATH": str(root)})
+    _, errors = begun.communicate(200)
+    assert begun.returncode == 0, errors
+    recorded = read_json(tmp_path / "run/spec.json")
+    assert recorded["described"]["task"] == {"described": "<tests.runs.test_resume.Plain object>"}
+    recorded["described"]["task"] = {"described": f"<tests.runs.test_resume.Plain object{address}>"}
+    write_json(tmp_path / "run/spec.json", recorded)
+    run = tg.resume(tmp_path / "run", method(), Plain(), fleet())
+    for _ in run.go():
+        pass
+    assert torch.equal(run.x, tg.simulate(method(), Plain(), fleet(), rounds=8).x)
 
 
 KILLS = 25

@@ -11,7 +11,7 @@ import torch
 
 from tardygrad.constructors.own_code import is_own, names
 from tardygrad.constructors.signature import arguments, shown
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.recipe import Recipe, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import matched
@@ -70,7 +70,7 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
         try:
             tables[name] = _table_of(name, component)
         except Invalid as error:
-            text = shortened(str(component), DESCRIPTION)
+            text = shortened(without_addresses(str(component)), DESCRIPTION)
             tables[name] = {"described": text}
             missing.append(f"its {name} ({text}) cannot be made again: {error}")
     settings = {key: list(value) if isinstance(value, tuple) else value for key, value in run.items() if key != "out"}
@@ -95,6 +95,8 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
     ours, theirs = (row.get("spec") or row.get("described") or {} for row in (described, recorded))
     for name in ("task", "fleet"):
         now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
+        if "described" in was:  # records of earlier versions have addresses
+            was = was | {"described": without_addresses(was["described"])}
         if name == "fleet" and now.get("kind") == "groups" and was.get("kind") in KINDS["fleet"]:
             was = _expanded_fleet(was, task)
         if now.get("kind") == was.get("kind") and (found := _difference(was, now)):

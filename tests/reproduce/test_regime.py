@@ -223,6 +223,27 @@ def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("| mild | sync | SGDClip | 70.0 | 98.6 | 1,000 |", {}),
+        ("| mild | client | Clip² | 71.5 ± 0.4 | 98.6 | 50 |", {}),
+        ("| mild | client | SGDClip | diverged | 98.6 | 50 |\n| mild | client | Clip² | 71.5 | 98.6 | 50 |", {}),
+        ("| mild | client | SGDClip | 2 of 6 trials | 98.6 | |\n| mild | client | Clip² | 71.5 | 98.6 | 50 |", {}),
+        (
+            "| mild | client | SGDClip | 70.5 | 98.6 | 50 |\n| mild | client | Clip² | 71.5 | 98.6 | 50 |\n"
+            "| mild | server | SGDClip | diverged | 98.6 | 60 |\n| mild | server | Clip² | 71.5 | 98.6 | 60 |",
+            {"B": "Clip² − SGDClip: +1.00 points, ahead in 1 of 1 cells, equal in 0"},
+        ),
+    ],
+)
+def test_small_networks_are_compared_where_both_have_a_score(cells, expected, tmp_path) -> None:
+    head = "\n".join(RESULTS.splitlines()[:4])
+    (tmp_path / "results.md").write_text(f"{head}\n{cells}\n")
+    (tmp_path / "reproduction.md").write_text("\n".join(CLAIMS.splitlines()[:5]))  # with mild stragglers alone
+    assert small_numbers(tmp_path) == expected
+
+
 def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
     found = paper_numbers(["sst2"])  # differences 0.57, 0.12, 0, 1.35
     assert found["B"].startswith(

@@ -31,18 +31,17 @@ def small_numbers(folder: Path) -> dict[str, str]:
     ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
     for letter, heading, wanted in (("E", "Claim 4", _one_update), ("F", "Claim 7", _without_local_clip)):
-        if heading in claims:
+        if methods := _methods(claims.get(heading, []), wanted):
             place = f"[{heading.lower()}](reproduction.md#{heading.lower().replace(' ', '-')}) of digits"
-            found[letter] = f"{_methods(claims[heading], wanted)} ({place})"
+            found[letter] = f"{methods} ({place})"
     return found
 
 
 def _on_cells(cells: list[PaperLine]) -> dict[str, str]:
-    """The numbers of claims A to D."""
-    if not cells:
-        return {}
+    """The numbers of claims A to D, as far as the cells that they compare exist."""
     pairs = {"B": ("Clip²", "SGDClip"), "C": ("SD-SGDClip", "SGDClip"), "D": ("DC-Clip²", "Clip²")}
-    return {"A": _no_waiting(cells), **{letter: _ahead(cells, *pair) for letter, pair in pairs.items()}}
+    found = {"A": _no_waiting(cells), **{letter: _ahead(cells, *pair) for letter, pair in pairs.items()}}
+    return {letter: text for letter, text in found.items() if text}
 
 
 def _no_waiting(cells: list[PaperLine]) -> str:
@@ -50,15 +49,20 @@ def _no_waiting(cells: list[PaperLine]) -> str:
     for data, fleet in dict.fromkeys((cell.data, cell.stragglers) for cell in cells):
         here = [cell for cell in cells if (cell.data, cell.stragglers) == (data, fleet)]
         sync, fast = ([cell for cell in here if (cell.mode == "sync") is waits] for waits in (True, False))
-        gaps.append(max(cell.score for cell in fast) - max(cell.score for cell in sync))
-        times.append(speedup(here))
-    return cost_of_not_waiting(gaps, times)
+        if sync and fast:
+            gaps.append(max(cell.score for cell in fast) - max(cell.score for cell in sync))
+            times.append(speedup(here))
+    return cost_of_not_waiting(gaps, times) if gaps else ""
 
 
 def _ahead(cells: list[PaperLine], better: str, worse: str) -> str:
     scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in ASYNCHRONOUS}
-    pairs = [score - scores[*place, worse] for (*place, method), score in scores.items() if method == better]
-    return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}"
+    pairs = [
+        score - scores[*place, worse]
+        for (*place, method), score in scores.items()
+        if method == better and (*place, worse) in scores
+    ]
+    return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}" if pairs else ""
 
 
 def _published_one_update(cells: Sequence[PaperLine]) -> str:
@@ -103,9 +107,10 @@ def _tables(page: Path) -> dict[str, Rows]:
 
 
 def _own_cells(name: str, rows: Rows) -> Iterator[PaperLine]:
+    """The cells of a table that have a score; those that are not run or diverged have none."""
     for row in rows:
-        if row.get("ours (s)"):
-            score, time = _number(row["ours"]), _number(row["ours (s)"])
+        score, time = _number(row.get("ours", "")), _number(row.get("ours (s)", ""))
+        if score is not None and time is not None:
             yield PaperLine(name, row["stragglers"], row["mode"], row["method"], score, time)
 
 
@@ -122,9 +127,13 @@ def _methods(rows: Rows, wanted: Callable[[dict[str, str]], bool]) -> str:
     shown = [row for row in rows if row["stragglers"] == "large" and wanted(row)]
     lines = Counter(row["method"] for row in shown)
     names = [f"{row['method']} ({row['settings']})" if lines[row["method"]] > 1 else row["method"] for row in shown]
-    return ", ".join(f"{name} {_number(row['accuracy (%)']):.1f}" for name, row in zip(names, shown, strict=True))
+    scores = [_number(row["accuracy (%)"]) for row in shown]
+    return ", ".join(f"{name} {score:.1f}" for name, score in zip(names, scores, strict=True) if score is not None)
 
 
-def _number(cell: str) -> float:
-    """The number of a cell, without its spread."""
-    return float(cell.partition(" ±")[0].replace(",", ""))
+def _number(cell: str) -> float | None:
+    """The number of a cell, without its spread; None if there is none."""
+    try:
+        return float(cell.partition(" ±")[0].replace(",", ""))
+    except ValueError:
+        return None

@@ -539,6 +539,7 @@ def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
         ({"over": ["method.lr={low=1, high=0.1}"], "sampler": "tpe"}, "a range must have low < high, got low=1"),
         ({"over": ["method.lr={low=0, high=1, log=true}"], "sampler": "tpe"}, "a range must have 0 < low < high"),
         ({"over": ["method.lr={low=0}"], "sampler": "tpe"}, "a range needs two finite numbers"),
+        ({"over": ["method.lr={low=-1, high=1}"], "sampler": "tpe"}, "`lr` must be"),
         ({"over": ["method.lr={lo=0}"], "sampler": "tpe"}, "got `lo` for `method.lr`. Did you mean 'low'?"),
         ({"over": ["method.buffer={low=2, high=64}"], "sampler": "tpe"}, "`buffer` must be between 1 and the number"),
         ({"sampler": "best"}, "`sampler` must be one of grid, random, tpe, got 'best'"),

@@ -378,8 +378,9 @@ def _number(value: Any) -> TypeGuard[float]:
 def corners(config: Config) -> Iterator[Row]:
     """The first point, then variations of it with every other listed value or the upper end of a range."""
     first = config.first()
+    yield first
     for key, values in config.space.items():
-        yield from (first | {key: value} for value in (values if isinstance(values, list) else (values["high"],)))
+        yield from (first | {key: value} for value in (values[1:] if isinstance(values, list) else [values["high"]]))
 
 
 def _check(spec: Spec) -> None:

@@ -12,8 +12,8 @@ Optimization. ICLR 2021.
 When to use: rounds of equally fast clients, on models whose coordinates have gradients of very different size, such as
 embeddings of text. Yogi forgets large gradients more slowly than Adam.
 
-Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped;
-both run asynchronously too. The paper requires v_0 ≥ τ²; it is τ² here.
+Differs from the paper in: by default all clients have the same weight (weight_by="samples" weights them by their
+data); local steps may be clipped; both run asynchronously too. The paper requires v_0 ≥ τ²; it is τ² here.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from Decentralized Data. AISTATS 2017.
 When to use: as the baseline, and for clients that are equally fast. A synchronous round waits for the slowest of its M
 clients.
 
-Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped,
-and use any optimizer; it runs asynchronously too.
+Differs from the paper in: by default all clients have the same weight (the paper's is weight_by="samples"); local
+steps may be clipped, and use any optimizer; it runs asynchronously too.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ Classification. 2019, arXiv:1909.06335.
 When to use: as FedAvg, where clients' data differ so much that the directions of rounds disagree; momentum averages
 them.
 
-Differs from the paper in: all clients have the same weight, however much data they have; local steps may be clipped; it
-runs asynchronously too. The text has no η (η = 1, the default).
+Differs from the paper in: by default all clients have the same weight (the paper's is weight_by="samples"); local
+steps may be clipped; it runs asynchronously too. The text has no η (η = 1, the default).
 """
 
 from __future__ import annotations

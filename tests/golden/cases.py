@@ -108,6 +108,8 @@ def _relative(m: Setting, shared: dict[str, Any]) -> tg.Method:
     given = {name: schedule(law) for name, law in thresholds.items() if law and law.c}
     if isinstance(m.relative, Halos):
         given["members"] = m.relative.members
+    elif m.relative.compound:
+        shared |= {"lr": m.lr.at(1)}  # the only one that it reads
     built: tg.Method = RELATIVES[m.relative.name]["library"](**shared, **given)
     return built
 

@@ -366,6 +366,9 @@ def test_the_state_of_an_outer_step_counts_twice_while_a_round_is_made() -> None
         ("fedbuff", {"toward": "x"}, "`toward` must be one of delta, model, got 'x'."),
         ("fedbuff", {"denominator": "M"}, "`denominator` must be one of buffer, weights, one, got 'M'."),
         ("fedasync", {"mixing": "both"}, "`mixing` must be one of each, compound, got 'both'."),
+        ("fedasync-compound", {"lr": tg.Power(0.9, -0.5)},
+         "`lr` must be a number with mixing='compound', which reads it only once, got Power(value=0.9, exponent=-0.5). "
+         "Use a number, or mixing='each'."),
         ("fedasync", {"rho": -1.0}, "`rho` must be a finite number, 0 or more, got -1.0."),
         ("dcasgd-c", {"strength": -1.0}, "`strength` must be a finite number, 0 or more, got -1.0."),
         ("dcasgd-a", {"decay": 1.0}, "`decay` must be at least 0 and below 1, got 1.0."),

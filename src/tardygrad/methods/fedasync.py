@@ -27,9 +27,10 @@ import torch
 from torch import Tensor
 
 from tardygrad.core.method import Method, Mode, Weight
-from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.schedules import Constant, Schedule, lift
 from tardygrad.core.transforms import State, Step, Transform, proximal, scale
 from tardygrad.core.weights import Staleness
+from tardygrad.errors import Invalid
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.fedbuff import PUBLISHED
 
@@ -50,11 +51,12 @@ def fedasync(
     """FedAsync.
 
     Args:
-        lr: η, the weight of a fresh update's model, read at the server's round.
+        lr: η, the weight of a fresh update's model, read at the server's round; a number if mixing is "compound".
         weight: weight S of an update by the rounds it missed; None is constant.
         rho: ρ of the proximal term; 0 switches it off.
         mixing: a_t = η S(s) for each update, or a_t = a_{t−1} S(s) ("compound").
-        local_clip: u of the local steps, the term's gradient included, read as local_lr; inf switches clipping off.
+        local_clip: u of the local steps, the term's gradient included, read at the same round as local_lr; inf
+            switches clipping off.
         buffer: M; 1 is the paper's.
         mode: with M = 1 "server" and "client" are the same.
 
@@ -62,6 +64,9 @@ def fedasync(
     'FedAsync (client-centric, M=1, K=5, weighted)'
     """
     rate, compound = lift("lr", lr), mixing == "compound" and weight is not None
+    if compound and not isinstance(rate, Constant):
+        fix = "Use a number, or mixing='each'."
+        raise Invalid(f"`lr` must be a number with mixing='compound', which reads it only once, got {lr!r}. {fix}")
     inner = local(local_lr, local_clip)
     return Method(
         name="FedAsync",

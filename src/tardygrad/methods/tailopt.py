@@ -16,8 +16,8 @@ When to use: synchronous rounds under heavy-tailed gradients without Adam's stat
 vary the step of the clients and the step of the server independently.
 
 Differs from the paper in: it is written from the paper, not from its code; any setting may follow a schedule (`Power`);
-the inner Adam is torch's, with bias correction, and starts again with every job; a round may take M of N clients, and
-runs may be asynchronous. We do not know the paper's own settings.
+the inner Adam is torch's, with bias correction, and starts again with every job; L2Clip may have a lower threshold too;
+a round may take M of N clients, and runs may be asynchronous. We do not know the paper's own settings.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def tailopt(
         inner: the clients' step.
         lr: learning rate η of the server, read at its round.
         local_clip: u of inner "biclip" and "l2clip"; inf switches clipping off.
-        local_lower: lower threshold d of inner "biclip"; 0 switches it off.
+        local_lower: lower threshold d of inner "biclip", and of the norm of "l2clip"; 0 switches it off.
         clip: u of outer "biclip".
         lower: d of outer "biclip".
         beta1: β₁ of outer "adam"; the inner one has torch's.

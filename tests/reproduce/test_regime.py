@@ -361,6 +361,13 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     printed = capsys.readouterr().out
     assert "4 of 5 have the stored score." in printed
     assert f"(stored runs: {found['claims']['E']['stored']})" in printed
+    some = [row for row in rows if not row["name"].startswith("sst2-client-clip2-large-seed1")]
+    monkeypatch.setattr(summaries, "shipped_runs", lambda name: some)
+    reproduce.regime(again._replace(read=True, json=False))
+    printed = capsys.readouterr().out
+    assert "not stored" in next(row for row in printed.splitlines() if row.startswith("client  Clip²"))
+    assert "did not finish" not in printed
+    assert "3 of 5 have the stored score." in printed
     with pytest.raises(Invalid, match="--quick has its own runs and no page, got --save"):
         reproduce.regime(again._replace(save="some.jsonl"))
     monkeypatch.setattr(summaries, "shipped_runs", lambda name: [])

@@ -212,10 +212,18 @@ def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
         show_json({"workload": repetition.workload, "runs": as_objects(scores), "claims": claims})
         return
     columns = ("mode", "method", "seed>", "stored (%)>", "repeated (%)>")
-    rows = ((run.mode, run.method, str(run.seed), _score(run.stored), _score(run.repeated)) for run in scores)
+    rows = (
+        (
+            run.mode,
+            run.method,
+            str(run.seed),
+            _score(run.stored) if run.is_stored else "not stored",
+            _score(run.repeated),
+        )
+        for run in scores
+    )
     show_table(columns, rows, f"Repeated runs of {repetition.workload}, large stragglers")
-    same = sum(run.stored == run.repeated for run in scores)
-    show(f"{same} of {len(scores)} have the stored score.\n")
+    show(f"{sum(run.is_equal for run in scores)} of {len(scores)} have the stored score.\n")
     show(f"Verdicts for {repetition.workload} alone, with these runs in place of the stored ones:")
     for number, (before, after) in verdicts.items():
         show(f"{number}. {runs.plan.claims[number]['says']}\n   {after.verdict} (stored runs: {before.verdict})")

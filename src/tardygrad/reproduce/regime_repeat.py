@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid
-from tardygrad.reproduce.regime import Line, Plan, Regime, tuning_key
+from tardygrad.reproduce.regime import Plan, Regime, tuning_key
 from tardygrad.reproduce.regime_claims import Judgement, judge
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import Store
@@ -19,8 +19,14 @@ class RepeatedRun(NamedTuple):
     mode: str
     method: str
     seed: int
-    stored: float | None
+    is_stored: bool
+    stored: float | None  # also None if it is not stored
     repeated: float | None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the repeated run has the stored score."""
+        return self.is_stored and self.stored == self.repeated
 
 
 class Repetition:
@@ -47,15 +53,13 @@ class Repetition:
 
     def scores(self) -> list[RepeatedRun]:
         """The runs that were repeated, beside the stored ones."""
-        return [
-            RepeatedRun(line.mode, line.method, seed, self._score(line, seed), result.accuracy)
-            for line in self.runs.plan.lines()
-            for seed, result in self.runs.results(line).items()
-        ]
-
-    def _score(self, line: Line, seed: int) -> float | None:
-        stored = self._before.results(line).get(seed)
-        return stored.accuracy if stored else None
+        found = []
+        for line in self.runs.plan.lines():
+            before = self._before.results(line)
+            for seed, result in self.runs.results(line).items():
+                score = before[seed].accuracy if seed in before else None
+                found.append(RepeatedRun(line.mode, line.method, seed, seed in before, score, result.accuracy))
+        return found
 
     def verdicts(self) -> dict[str, tuple[Judgement, Judgement]]:
         """The verdicts for the workload, by claim: of the stored runs, and with the repeated ones in their place."""

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,10 +52,11 @@ def test_the_order_and_the_number_of_the_numbers_count() -> None:
     assert len(keys) == 8
 
 
-def test_a_seed_is_not_negative() -> None:
+@pytest.mark.parametrize("seed", [-1, 0.5, "0"])
+def test_a_seed_is_a_whole_number_not_negative(seed: Any) -> None:
     for draw in (streams.key, streams.uniform, streams.generator):
-        with pytest.raises(Invalid, match="`seed` must be a whole number, 0 or more, got -1"):
-            draw(-1, "runtime")
+        with pytest.raises(Invalid, match=f"`seed` must be a whole number, 0 or more, got {seed!r}"):
+            draw(seed, "runtime")
 
 
 def test_keys_do_not_depend_on_what_was_drawn_before() -> None:

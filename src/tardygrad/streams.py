@@ -6,12 +6,13 @@ every engine, in every process and after every crash; different keys give indepe
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
 
-from tardygrad.errors import Invalid
+from tardygrad.errors import check_integer
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: SplitMix64's increment
@@ -19,8 +20,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / the golden ratio: SplitMix64's increment
 
 @lru_cache(maxsize=1024)
 def _root(seed: int, purpose: str) -> int:
-    if seed < 0:
-        raise Invalid(f"`seed` must be a whole number, 0 or more, got {seed}.")
+    check_integer("seed", seed, 0, math.inf)
     return int.from_bytes(blake2b(f"{seed}:{purpose}".encode(), digest_size=8).digest(), "big")
 
 

@@ -344,6 +344,8 @@ def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
     assert table.headings()[3:5] == ("at 74 s", "to the end (s)")
     assert table.row(accurate[0])[3:6] == ("94.4", "72", "never"), "at 74 s it has its last score with every seed"
     assert table.row(accurate[1])[5] == "1 of 2 seeds"
+    half = [accurate[0]._replace(times=[70.0]), *accurate[1:]]
+    assert BaselineTable(Plan.read(SMALL), half).headings()[3] == "at 75 s", "a method ends with all its seeds"
     low = lines([2.26, 2.25], [2.0, 2.01], workload="text", fleet="mild")
     assert [line.mark for line in low] == ["", "best"]
     assert BaselineTable(Plan.read(SMALL), low).sentences() == [

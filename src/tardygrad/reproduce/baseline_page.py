@@ -27,8 +27,8 @@ class BaselineTable:
         self.plan, self.lines = plan, lines
         self.workload: Workload = plan.workloads[lines[0].cell.workload]
         self.name = f"{self.workload.name}, {lines[0].cell.fleet}"
-        ends = [max(line.times) for line in lines if line.times]  # when all seeds of a method have ended
-        self.first_end = min(ends, default=0.0)
+        complete = (line.times for line in lines if len(line.times) == len(line.scores))
+        self.first_end = min(map(max, complete), default=0.0)  # when a method has ended with all seeds
 
     def headings(self) -> tuple[str, ...]:
         """The headings of the columns."""

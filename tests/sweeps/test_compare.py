@@ -18,6 +18,7 @@ from scipy import stats
 import tardygrad as tg
 from tardygrad.report.build import build
 from tardygrad.report.page import figures
+from tardygrad.report.stored_comparison import stored_section
 from tardygrad.sweeps import runner as running
 from tardygrad.sweeps.compare import read_comparison
 from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
@@ -109,6 +110,17 @@ def compared(score: str = "accuracy", **runs: list[SeedResult]) -> Comparison:
         confidence=0.95,
         notes=[],
     )
+
+
+def test_a_score_is_called_as_the_task_calls_it() -> None:
+    found = compared("f1_macro", ours=results([0.9, 0.8], [3.0, 3.0]))
+    assert found.table().headings[1] == "f1_macro"
+    assert found.result().startswith("ours has the best mean test f1_macro, 0.85")
+    assert all("test f1_macro" in note for note in found.notes()[:2])
+    (figure,) = figures([stored_section(found, "", 1)])
+    assert figure.title == "Mean test f1_macro"
+    assert figure.caption.startswith("The mean test f1_macro of each method")
+    assert "'test f1_macro'" in str(figure.chart)
 
 
 @pytest.mark.parametrize(

@@ -39,17 +39,16 @@ def _blocks(compared: Comparison) -> Iterator[Block]:
     yield " ".join(f"{printable(note[:1].upper() + note[1:], 400)}." for note in table.notes)
     names = _names(compared)
     if (data := mean_curves(compared, names))["rows"]:
-        score = compared.score.replace("_", " ")
         caption = (
-            f"The mean test {score} of each method at every time, with its {100 * compared.confidence:g}% confidence "
-            "interval at that time. Between evaluations a run has the score of the last one, and a run that has "
-            "finished keeps it. A curve ends where one of its runs diverges or starves."
+            f"The mean test {compared.score} of each method at every time, with its {100 * compared.confidence:g}% "
+            "confidence interval at that time. Between evaluations a run has the score of the last one, and a run that "
+            "has finished keeps it. A curve ends where one of its runs diverges or starves."
         )
         if compared.target is not None:
             caption += " The dashed line is the target."
         chart = mean_chart(compared, names).properties(width=WIDTH, height=280)
         legend = method_legend([contender.name for contender in compared.contenders], names)
-        yield figure("compared", f"Mean test {score}", caption, chart, data, legend=legend)
+        yield figure("compared", f"Mean test {compared.score}", caption, chart, data, legend=legend)
     if tuned := [contender for contender in compared.contenders if contender.settings]:
         yield "The settings that tuning found best:"
         settings = [

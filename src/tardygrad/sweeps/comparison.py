@@ -108,7 +108,7 @@ class Comparison:
         timed = self.target is not None
         tuned = any(method.workable is not None for method in self.contenders)
         unit = " (%)" if self.score == "accuracy" else ""
-        headings = ["method", f"{_words(self.score)}{unit}", *["difference"] * others, *["p"] * tested]
+        headings = ["method", f"{self.score}{unit}", *["difference"] * others, *["p"] * tested]
         headings += ["time to target (s)", *["difference (s)"] * others, *["p"] * tested] if timed else []
         headings += ["workable"] if tuned else []
         rows = []
@@ -130,7 +130,7 @@ class Comparison:
             test = "; p: two-sided paired t-test, adjusted by Holm's method within its column"
             found.append(f"differences from {self.reference}, paired by seed{test if number > 1 else ''}")
         if self.target is not None:
-            score = f"a test {_words(self.score)} of {self._score(self.target)}"
+            score = f"a test {self.score} of {self._score(self.target)}"
             found.append(f"time to target: {self.seconds} to the first evaluation that reaches {score}")
         pairs = (*self.score_differences.values(), *self.time_differences.values())
         estimates = (*self.scores.values(), *self.times.values(), *(pair.difference for pair in pairs))
@@ -141,7 +141,7 @@ class Comparison:
     def result(self) -> str:
         """Who has the best mean score, and how far it is from the reference, in a sentence without its stop."""
         best = [self.contenders[row] for row, _ in sorted(self._best())]
-        what, unit = f"test {_words(self.score)}", "%" if self.score == "accuracy" else ""
+        what, unit = f"test {self.score}", "%" if self.score == "accuracy" else ""
         if not best:
             return f"no method has a {what} in all its runs"
         first, score = best[0], f"{self._score_cell(best[0]).removesuffix(ALL_EQUAL)}{unit}"
@@ -172,7 +172,7 @@ class Comparison:
 
     def _score_note(self, number: int) -> str:
         way = "" if self.score in ("accuracy", "loss") else f" ({'higher' if self.higher else 'lower'} is better)"
-        score = f"test {_words(self.score)}{way} after the last round"
+        score = f"test {self.score}{way} after the last round"
         interval = f"mean ± {100 * self.confidence:g}% confidence interval (Student's t)"
         return f"{score}, {_seeds(number)}: {'no interval, no test' if number == 1 else interval}"
 
@@ -273,10 +273,6 @@ class Comparison:
 
 def _seeds(number: int) -> str:
     return "with one seed" if number == 1 else f"over {number} seeds"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _finished(method: Contender) -> int:

@@ -66,7 +66,7 @@ def mean_chart(comparison: Comparison, names: Sequence[str], *, legend: alt.Lege
     labels, page = [contender.name for contender in comparison.contenders], legend is None
     share = comparison.score == "accuracy"
     axis = alt.Axis(format=".2~%" if share else ".3~g", tickCount=5)
-    title = f"test {comparison.score.replace('_', ' ')}"
+    title = f"test {comparison.score}"
     least = min((row["mean"] for row in mean_curves(comparison, names)["rows"]), default=0.0)
     if least > 0 and not share:  # a band that goes down to 0 leaves the chart
         scale = alt.Scale(type="log", nice=False, domainMin=least / 2, clamp=True)

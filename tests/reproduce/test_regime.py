@@ -303,6 +303,22 @@ def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
     assert "| E. " in verdicts(regime, Path("docs"))
 
 
+def test_saved_runs_are_strict_json_that_names_the_same_run(tmp_path) -> None:
+    store = Scripted(lambda spec: 80.0)
+    regime = Regime(plan().only(["cells", "curvature"]), store)
+    while store.finish(regime.wanted()):
+        pass
+    change = "M = 1, no clips, η_ℓ = 0.1"
+    run = regime.runs(lines("curvature", method="Clip²", change=change))[0]
+    summaries.write_summaries(tmp_path / "runs.jsonl", [{"name": "some", "spec": run.spec, "result": {"time": 1.5}}])
+    row = json.loads((tmp_path / "runs.jsonl").read_text("utf-8"), parse_constant=pytest.fail)
+    assert (row["spec"]["method"]["clip"], row["result"]) == ("inf", {"time": 1.5})
+    again, some = run._replace(spec=row["spec"]), Store(tmp_path)
+    assert some.path(again) == some.path(run)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        summaries.write_summaries(tmp_path / "runs.jsonl", [{"time": float("nan")}])
+
+
 def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:
     from tardygrad_command import reproduce as commands
 

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,20 @@ def test_a_process_that_dies_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(store, "_run", die)
     with pytest.raises(RecordError, match="a process died"):
         list(Store(tmp_path).run_missing([RUN], jobs=1))
+
+
+def unreadable(path: Path, *_: object) -> Path:
+    path.write_text('{"result": {"status": "finished"}}')
+    return path
+
+
+def test_a_result_that_cannot_be_read_is_not_made_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_run", unreadable)
+    some = Store(tmp_path)
+    with pytest.raises(RecordError, match=f"must have a result that can be read, got '{some.path(RUN)}'. Remove"):
+        list(islice(some.run_missing([RUN], jobs=1), 2))
 
 
 LONG = """

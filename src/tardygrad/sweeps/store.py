@@ -126,18 +126,21 @@ class Store:
         """As `run_missing`, but what is missing is asked again after every run; the first of these starts next."""
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
-            running: dict[Future[Path], Path] = {}
+            running: dict[Future[Path], PlannedRun] = {}
             try:
                 while True:
-                    waiting = [run for run in self.missing(wanted()) if self.path(run) not in running.values()]
+                    started = {self.path(run) for run in running.values()}
+                    waiting = [run for run in self.missing(wanted()) if self.path(run) not in started]
                     for run in waiting[: jobs - len(running)]:
-                        path = self.path(run)
-                        running[pool.submit(_run, path, run, self.records)] = path
+                        running[pool.submit(_run, self.path(run), run, self.records)] = run
                     if not running:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        del running[future]
-                        yield future.result()
+                        run, path = running.pop(future), future.result()
+                        if self.result(run) is None:  # else it would be run again and again
+                            rule = "a run that has ended must have a result that can be read"
+                            raise RecordError(f"{rule}, got {str(path)!r}. Remove the file, or report it as a bug.")
+                        yield path
             except BrokenProcessPool as error:
                 raise RecordError("a process died; is there enough memory? Continue with the same command.") from error
             finally:

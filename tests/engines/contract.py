@@ -17,7 +17,6 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
-from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.pool import pack
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted
@@ -132,13 +131,25 @@ class PoolContract:
 
     def test_a_run_forgets_the_run_before_it(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
-            if pool.features.vectors is LocalVectors:
-                pytest.skip(f"a {type(pool).__name__} declares no `vectors`, by which it learns that a run begins")
+            feature(pool, "begin")
             for row in tg.begin(method, task, pool, rounds=50).go():
                 if row["round"] == 3:
                     break
             run = tg.train(method, task, pool, rounds=5)
             is_virtual = pool.features.virtual_clock
+        assert torch.equal(run.x, tg.replay(run).x)
+        if is_virtual:
+            with self.pool(task, method) as fresh:
+                assert run.metrics == tg.train(method, task, fresh, rounds=5).metrics
+
+    def test_so_does_a_run_with_regions(self, task: tg.Task) -> None:
+        method = tg.halos(regions=2, local_lr=0.1, local_steps=2, every=2)
+        with self.pool(task, method) as pool:
+            feature(pool, "begin")
+            tg.train(method, task, pool, rounds=5)
+            run = tg.train(method, task, pool, rounds=5)
+            is_virtual = pool.features.virtual_clock
+        assert not run.refused
         assert torch.equal(run.x, tg.replay(run).x)
         if is_virtual:
             with self.pool(task, method) as fresh:
@@ -153,7 +164,8 @@ class PoolContract:
             pending = state.pending()
             rest = {u.client: u for u in iter(pool.next, None)}
         with self.pool(task, method) as pool:
-            pool.features.vectors(method, task.init(0))  # as a run that is resumed does
+            if begin := pool.features.begin:
+                begin()  # as a run that is resumed does
             pool.features.checkpoint.restore(pending)
             assert pool.now >= pending.now
             messages = list(iter(pool.next, None))

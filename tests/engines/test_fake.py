@@ -41,11 +41,12 @@ class FakePool(tg.Pool):
     @property
     def features(self) -> tg.Features:
         return tg.Features(
+            begin=self.begin,
             checkpoint=self,
             interrupt=self.interrupt,
             deadline=self.set_deadline,
             evaluator=self,
-            vectors=self.begin,
+            vectors=Store,
             wire="int8",
             fleet=tg.Fleet.paper(clients=self.task.clients),
             method=self.method,
@@ -55,11 +56,10 @@ class FakePool(tg.Pool):
             startup="starting the fake",
         )
 
-    def begin(self, method: tg.Method, x: Any) -> Store:
+    def begin(self) -> None:
         self.now = 0.0
         self.jobs.clear()
         self.errors.clear()
-        return Store(method, x)
 
     def submit(self, job: tg.Job) -> None:
         self.jobs.append(job)
@@ -181,6 +181,7 @@ def test_an_engine_that_repeats_a_job_for_ever_ends_the_run() -> None:
         ({"parallel": 0}, "`parallel` must be a whole number, 1 or more, got 0."),
         ({"fleet": 40}, "the feature `fleet` of a pool must be a Fleet or None, got 40."),
         ({"virtual_clock": "no"}, "the feature `virtual_clock` of a pool must be True or False, got 'no'."),
+        ({"begin": 3}, "the feature `begin` of a pool must be a function, got 3."),
         ({"interrupt": 3}, "the feature `interrupt` of a pool must be a function, got 3."),
         ({"vectors": None}, "the feature `vectors` of a pool must be a function, got None."),
         ({"checkpoint": 3}, "the feature `checkpoint` of a pool must be an object with pending and restore, got 3."),

@@ -169,6 +169,8 @@ class TestRayPool(PoolContract):
     def pool(self, task: tg.Task, method: tg.Method) -> AbstractContextManager[tg.Pool]:
         if isinstance(task, Broken):
             self.scene.have("fail", 2, "out of cheese")
+        if method.regions:
+            return tg.RayPool(task, method, workers=2, cpus_per_worker=0.0, evaluate="between")
         return nullcontext(self.scene.pool)
 
 
@@ -555,7 +557,7 @@ def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
 def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
     for client in range(3):
         scene.have("sleep", client, "1.0")
-    scene.pool.vectors(METHOD, scene.task.init(0))
+    scene.pool.begin()
     scene.pool.restore(Pending(1e6, [], []))
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)
@@ -566,7 +568,7 @@ def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
 
 
 def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.pool.vectors(METHOD, scene.task.init(0))
+    scene.pool.begin()
     scene.gather()
     monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.0)
     for job in scene.jobs()[:3]:
@@ -608,7 +610,7 @@ def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: 
 def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.pool.vectors(METHOD, scene.task.init(0))
+    scene.pool.begin()
     monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 0.4)
     for job in scene.jobs()[:3]:
         scene.pool.submit(job)

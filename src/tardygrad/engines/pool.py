@@ -60,11 +60,12 @@ class Evaluator(Protocol):
 class Features:
     """Optional features of an engine. By default it has none."""
 
+    begin: Callable[[], None] | None = None  # called when a run begins; forgets the run before
     checkpoint: Checkpointing | None = None  # None: runs cannot be resumed
     interrupt: Callable[[bool], None] | None = None  # True: the next `next()` raises `Interrupted`; False: undo that
     deadline: Callable[[float], None] | None = None  # sets the time after which `next()` raises `TimeUp`
     evaluator: Evaluator | None = None  # None: the run evaluates between two messages
-    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes a server's vectors when a run begins
+    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes a server's vectors
     wire: Wire = "float32"  # the number format of updates in transit
     fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
     method: Method | None = None  # whose local work the workers do; None: any
@@ -90,7 +91,7 @@ class Features:
                 expected = type_hints.rule(kind)
                 raise Invalid(f"the feature `{name}` of a pool must be {expected}, got {getattr(self, name)!r}.")
         methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}
-        methods |= dict.fromkeys(("interrupt", "deadline", "vectors", "status"), ("__call__",))
+        methods |= dict.fromkeys(("begin", "interrupt", "deadline", "vectors", "status"), ("__call__",))
         for name, wanted in methods.items():
             value = getattr(self, name)
             optional = name not in ("vectors", "status")

@@ -13,11 +13,10 @@ from threading import TIMEOUT_MAX
 import torch
 
 from tardygrad.core import kernels
-from tardygrad.core.messages import Job, Message, Update, Vector
+from tardygrad.core.messages import Job, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
-from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.pool import Features, Pending, Pool, perform
 from tardygrad.errors import Interrupted, TimeUp, check_integer, checked_call
 
@@ -40,10 +39,10 @@ class ThreadPool(Pool):
         self.task, self.method, self.workers = task, method, workers
         self._interrupted = False
         self._deadline = math.inf
-        self._begin()
+        self._start()
 
-    def _begin(self) -> None:
-        """Prepare for a run."""
+    def _start(self) -> None:
+        """Start the threads and the clock."""
         self.jobs: dict[tuple[int, int], Job] = {}
         self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="tardygrad")
         self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
@@ -56,19 +55,18 @@ class ThreadPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
+            begin=self.begin,
             checkpoint=self,
             interrupt=self.interrupt,
             deadline=self.set_deadline,
-            vectors=self.vectors,
             method=self.method,
             parallel=self.workers,
         )
 
-    def vectors(self, method: Method, x: Vector) -> VectorStore:
-        """Create the store of a server's vectors, at the beginning of a run, which forgets the run before."""
+    def begin(self) -> None:
+        """Prepare for a run, and forget the run before."""
         self.close()
-        self._begin()
-        return LocalVectors(method, x)
+        self._start()
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client, job.serial] = job

@@ -62,6 +62,8 @@ class Run:
         buffers, vectors = task.init_module_buffers(), features.vectors
         samples = sample_counts(task, method.weight_by)
         self.accountant = Accountant(method.privacy) if method.privacy else None
+        if features.begin:
+            features.begin()
         self.server = serve(
             method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors, samples=samples
         )

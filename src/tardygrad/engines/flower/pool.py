@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
-from tardygrad.core.messages import Job, Joined, Lost, Message, Update, Vector
+from tardygrad.core.messages import Job, Joined, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
-from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
 from tardygrad.engines.flower.connection import LOST, RAISED, GridLink, NodeReply, parent_has_ended
@@ -142,7 +141,7 @@ class FlowerPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end, vectors=self.vectors,
+            begin=self.begin, checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end,
             wire=self.wire, method=self.method, parallel=len(self.nodes.available) or None, opens_data=False,
             status=self.missing, startup="waiting for Flower's nodes", no_replay=self.messages.no_replay,
         )  # fmt: skip
@@ -333,13 +332,8 @@ class FlowerPool(Pool):
         for _, client, _ in pending.due:
             self._lose_client(client)
 
-    def vectors(self, method: Method, x: Vector) -> VectorStore:
-        """Create the store of a server's vectors, at the beginning of a run; updates for an earlier run are ignored."""
-        self._reset()
-        return LocalVectors(method, x)
-
-    def _reset(self) -> None:
-        """Prepare for a new run."""
+    def begin(self) -> None:
+        """Prepare for a run; updates for the run before will be ignored."""
         for running in self.running.values():
             running.ignored = True
         for state in (self.waiting, self.ready, self.absent, self.last, self.losses):
@@ -386,8 +380,8 @@ class FlowerPool(Pool):
         self.close()
 
     def _drain(self) -> None:
-        """Wait for jobs under way, so that they do not block their nodes in the next run; ignore their updates."""
-        self._reset()
+        """Wait for jobs under way, so that they do not block their nodes in the next run."""
+        self.begin()  # which ignores their updates
         until, self.deadlines.end = time.monotonic() + self.drain, math.inf
         while self.running and time.monotonic() < until:
             with suppress(TardygradError):

@@ -119,10 +119,10 @@ class RayPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end, evaluator=self.evaluator,
-            vectors=self.vectors, wire=self.wire, fleet=self.fleet, method=self.method, parallel=self.workers.wanted,
-            processes=self.session.processes, status=self.missing, opens_data=False, startup=self.session.startup,
-            asleep=self.fleet_clock.asleep,
+            begin=self.begin, checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end,
+            evaluator=self.evaluator, vectors=self.vectors, wire=self.wire, fleet=self.fleet, method=self.method,
+            parallel=self.workers.wanted, processes=self.session.processes, status=self.missing, opens_data=False,
+            startup=self.session.startup, asleep=self.fleet_clock.asleep,
         )  # fmt: skip
 
     def submit(self, job: Job) -> None:
@@ -329,11 +329,11 @@ class RayPool(Pool):
         """Change the number of workers; surplus workers that are busy leave after their job."""
         self.workers.resize(workers, {running.worker for running in self.running.values()})
 
-    def _reset(self) -> None:
-        """Prepare for a new run; updates for the previous one will be ignored."""
+    def begin(self) -> None:
+        """Prepare for a run; updates for the run before will be ignored."""
+        self.session.check()
         for running in self.running.values():
             running.ignored, running.kill_at = True, time.monotonic() + self.deadlines.limit(running.job.client)
-        self._drop_shards()
         for state in (self.waiting, self.absent, self.ready, self.transport, self.losses):
             state.clear()
         self.fleet_clock = FleetClock(self.task, self.method, self.fleet, self.fleet_clock.second)
@@ -350,14 +350,14 @@ class RayPool(Pool):
             self.shards = None
 
     def vectors(self, method: Method, x: Vector) -> VectorStore:
-        """Create the store of a server's vectors, at the beginning of a run."""
+        """Create the store of a server's vectors; one that was created before is closed."""
         self.session.check()
-        self._reset()
+        self._drop_shards()
         if len(self.shard_bounds) == 2:
             return LocalVectors(method, x)
         new_actor, shards = self.session.shard_maker(method), len(self.shard_bounds) - 1
         self.shards = ShardedVectors(self._ray, new_actor, method, x, shards, self._check_timeout)
-        self._began = time.monotonic()  # again, now that the shards have started
+        self._began = time.monotonic()  # the shards have started
         return self.shards
 
     def missing(self) -> str:

@@ -10,11 +10,10 @@ from typing import cast
 
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Asleep, Job, Lost, Message, Update, Vector
+from tardygrad.core.messages import Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
-from tardygrad.core.vectors import LocalVectors, VectorStore
 from tardygrad.engines.attendance import DROPS, LOST, SLEEP, Entry
 from tardygrad.engines.child_process import process_count
 from tardygrad.engines.fleet_clock import CHANGES, corrupt, matched, round_trips
@@ -66,7 +65,7 @@ class SimPool(Pool):
         self._prefetcher: Prefetcher | None = None
         self._batcher: Batcher | None = None
         self._total_rounds = rounds
-        self._begin()
+        self.begin()
         self._corrupted, self._duplicated = fleet.sending("nan"), fleet.sending("twice")
         self.parallel = max(workers, batch)
         if batch > 1 and workers > 1:
@@ -77,8 +76,8 @@ class SimPool(Pool):
             self._batcher = Batcher(task, method, batch)
         self._deadline = math.inf
 
-    def _begin(self) -> None:
-        """Prepare for a run."""
+    def begin(self) -> None:
+        """Prepare for a run, and forget the run before."""
         self.now = 0.0
         self._round_trips = round_trips(self.task, self.method, self.fleet)
         self._attendance = self._round_trips.attendance
@@ -94,14 +93,9 @@ class SimPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            checkpoint=self, deadline=self.set_deadline, vectors=self.vectors, fleet=self.fleet, method=self.method,
+            begin=self.begin, checkpoint=self, deadline=self.set_deadline, fleet=self.fleet, method=self.method,
             parallel=self.parallel, asleep=self._asleep, virtual_clock=True,
         )  # fmt: skip
-
-    def vectors(self, method: Method, x: Vector) -> VectorStore:
-        """Create the store of a server's vectors, at the beginning of a run, which forgets the run before."""
-        self._begin()
-        return LocalVectors(method, x)
 
     def set_deadline(self, time: float) -> None:
         """Let `next` raise `TimeUp` rather than return a message that is processed after this time."""

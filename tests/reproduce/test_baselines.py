@@ -152,6 +152,12 @@ def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Base
         assert trial.task.arguments["validation_rows"] == run.task.arguments["validation_rows"]
 
 
+def test_a_run_with_fewer_rounds_than_evaluations_is_evaluated_after_each() -> None:
+    short = Plan.read(SMALL.replace("evaluations = 2", "evaluations = 99"))
+    cell = BaselineCell("digits", "mild", "plain")
+    assert short.run(cell, short.lowest(cell), 1).spec["run"] == {"rounds": 8, "evaluate_every": 1, "seed": 1}
+
+
 @pytest.mark.parametrize("name", ["dn-dylu", "halos"])
 @pytest.mark.parametrize("fleet", ["mild", "large", "workers"])
 def test_who_shortens_jobs_gets_more_updates_and_does_about_as_many_steps(name: str, fleet: str) -> None:

@@ -196,7 +196,7 @@ class Plan:
             "engine": {"kind": "sim", "batch": workload.task["clients"]},  # faster, with other last bits
             "run": {
                 "rounds": rounds,
-                "evaluate_every": rounds if trial else rounds // workload.evaluations,
+                "evaluate_every": rounds if trial else max(rounds // workload.evaluations, 1),
                 "seed": seed,
             },
         }

@@ -215,6 +215,19 @@ def test_with_a_run_that_works_only_what_is_clearly_better_and_safe_is_recommend
     assert even.answer().endswith("; no other setting is clearly better") == (even.best is not even.settings[0])
 
 
+@pytest.mark.parametrize(("seconds", "kept"), [(104.0, True), (106.0, False)])
+def test_a_gain_below_five_per_cent_is_not_worth_a_change(seconds: float, kept: bool) -> None:
+    ranking = rank_settings(clip2(mode="sync", buffer=6), fleet(6, slow=100.0), rounds=60)
+    first = ranking.settings[0]._replace(predicted_seconds=100.0)
+    now = ranking.current._replace(predicted_seconds=seconds)
+    ranking = ranking._replace(settings=[first, now])
+    assert ranking.best is (now if kept else first)
+    assert changes(ranking.best.method, now.method) == ([] if kept else changes(first.method, now.method))
+    if kept:
+        said = f"keep synchronous, M = 6: 104 s for 60 rounds; it is as good as the fastest, {first.name} (100 s)"
+        assert ranking.answer() == said
+
+
 def test_a_setting_that_starves_is_no_choice() -> None:
     crashed = TWO.crash(client=1, at=1.0)
     alone = rank_settings(clip2(buffer=2, mode="server"), crashed, rounds=5).current

@@ -24,6 +24,7 @@ from tardygrad.runs.summary import plural
 SIZES = 12  # values of M to try, besides the current one
 MODES: tuple[Mode, ...] = ("sync", "server", "client")
 KEYS = ("mode", "buffer", "concurrency", "dispatch")  # what the settings differ in
+WORTH = 1.05  # a smaller gain is not worth a change: times are not so precise
 
 Watch = Callable[[Iterator[Any], int, str], Iterable[Any]]
 """Passes items on, given their number and name: for a progress bar."""
@@ -74,6 +75,8 @@ class Ranking(NamedTuple):
         if self.cautious and not self.goal and now and self.current in usable:
             clear = (each for each in usable if each.clock and clearly_better(now, each.clock))
             return next(clear, self.current)
+        if self.current in usable and self.current.seconds <= WORTH * usable[0].seconds:
+            return self.current
         return usable[0] if usable else None
 
     @property
@@ -122,8 +125,10 @@ class Ranking(NamedTuple):
             return "no setting can be recommended: all are ruled out"
         work = f"to {goal}" if goal else f"for {plural(best.rounds, 'round')}"
         text = f"{'keep' if best.current else 'use'} {best.name}: {_seconds(best.seconds)} {work}"
-        if best.current and best is not first:
+        if best.current and best is not first and self.cautious and not goal:
             return f"{text}; no other setting is clearly better"
+        if best.current and best is not first:
+            return f"{text}; it is as good as the fastest, {first.name} ({_seconds(first.seconds)})"
         if best is sync:
             others = (each for each in self.settings if each.method.mode != "sync" and each.excluded is None)
             return text + self._versus(next(others, None), "the best asynchronous setting")

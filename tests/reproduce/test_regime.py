@@ -10,7 +10,7 @@ import pytest
 from tardygrad.cli import reproduce
 from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
-from tardygrad.reproduce import summaries
+from tardygrad.reproduce import regime_tails, summaries
 from tardygrad.reproduce.regime import Line, Plan, Regime, plan
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
@@ -18,7 +18,7 @@ from tardygrad.reproduce.regime_page import tables, verdicts
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json, write_json
 from tardygrad.spec.spec import parse
-from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
+from tardygrad.sweeps.store import LayerTail, PlannedRun, Store, StoredResult
 
 SMALL = """
 buffer = 4
@@ -285,6 +285,27 @@ def test_the_page_says_how_much_compensation_changes() -> None:
     )
     expected += ". By a point or more: sst2 large client M = 1, η_ℓ = 8, ũ = 0.003, seed 1: +2.5; sst2 large client"
     assert expected in tables(regime, "")
+
+
+class WithTails(Scripted):
+    """A store whose runs have these tails."""
+
+    tails: list[LayerTail]
+
+    def result(self, run: PlannedRun) -> StoredResult | None:
+        found = super().result(run)
+        return found and found._replace(tails=self.tails if run.tails else [])
+
+
+def test_tails_without_those_of_the_whole_model_have_no_row() -> None:
+    store = WithTails(lambda spec: 80.0)
+    store.tails = [LayerTail(3, layer, 1.5, 1.4, 1.6, "heavy", 1.7, "heavy") for layer in ("all", "model.head")]
+    store.tails.append(LayerTail(6, "model.head", 1.5, 1.4, 1.6, "heavy", 1.7, "heavy"))
+    regime = Regime(Plan.read(SMALL), store)
+    while store.finish(regime.wanted()):
+        pass
+    *_, rows = regime_tails.section(regime, regime.plan.parts["tails"], "sst2")
+    assert rows.splitlines()[2:] == ["| client-centric | 3 | 1.50 ± 0.10, heavy | 1.70, heavy | 1 heavy |"]
 
 
 def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:

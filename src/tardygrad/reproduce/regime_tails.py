@@ -40,7 +40,9 @@ def section(regime: Regime, part: Part, workload: str) -> list[str]:
     rows = []
     for mode, round in dict.fromkeys((row["mode"], row["round"]) for row in found):
         here = [row for row in found if (row["mode"], row["round"]) == (mode, round)]
-        whole = next(row for row in here if row["layer"] == "all")
+        whole = next((row for row in here if row["layer"] == "all"), None)
+        if whole is None:
+            continue
         counts = Counter(row["verdict"] for row in here if row["layer"] != "all")
         verdicts = "; ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
         rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))

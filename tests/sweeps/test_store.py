@@ -17,7 +17,7 @@ from tardygrad.reproduce.trials import Setting
 from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
 from tardygrad.sweeps import store
-from tardygrad.sweeps.store import Store
+from tardygrad.sweeps.store import Store, StoredResult
 from tests.forkserver import Program
 
 TRIAL = Setting("Clip²", rounds=10).at(lr=1.0, clip=0.003)
@@ -67,6 +67,12 @@ def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     found = some.result(wild)
     assert found is not None
     assert (found.status, found.accuracy) == ("diverged", None)
+
+
+def test_results_are_ranked_by_score_then_loss() -> None:
+    best_first = [(90.0, 0.3), (90.0, 0.4), (90.0, None), (0.0, 0.1), (None, 0.1)]
+    merits = [StoredResult("finished", *scores, 1.0, [], 0.0, 0.0).merit for scores in best_first]
+    assert sorted(set(merits), reverse=True) == merits
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

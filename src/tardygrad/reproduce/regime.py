@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -252,7 +251,7 @@ class Regime:
             results = [result for run in trials if (result := self.store.result(run))]
             if len(results) < len(trials):
                 return _Trials(rungs)
-            order = sorted(range(len(points)), key=lambda number: merit(results[number]), reverse=True)
+            order = sorted(range(len(points)), key=lambda number: results[number].merit, reverse=True)
             points = [points[number] for number in order[: (len(points) + 1) // 2]]
         return _Trials(rungs, points[0])
 
@@ -293,10 +292,3 @@ def _tuned_mode(line: Line) -> str:
 def tuning_key(line: Line) -> str:
     """The workload, mode, method and change that a line's settings are chosen for."""
     return ", ".join((line.workload, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
-
-
-def merit(result: StoredResult) -> tuple[float, float]:
-    """What trials are ranked by: the score, then the loss, on validation rows."""
-    if result.accuracy is None:
-        return -inf, -inf
-    return result.accuracy, -inf if result.loss is None else -result.loss

@@ -11,7 +11,7 @@ from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
-from tardygrad.reproduce.regime import Line, Part, Plan, Regime, Settings, merit, tuning_key
+from tardygrad.reproduce.regime import Line, Part, Plan, Regime, Settings, tuning_key
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import Judgement, judge
 from tardygrad.reproduce.regime_progress import progress
@@ -115,7 +115,7 @@ def _trials(regime: Regime) -> list[str]:
     rows = []
     for name, line in {tuning_key(line): line for line in regime.plan.lines()}.items():
         done = [(run, result) for run in regime.trials(line) if (result := regime.store.result(run))]
-        done.sort(key=lambda trial: merit(trial[1]), reverse=True)
+        done.sort(key=lambda trial: trial[1].merit, reverse=True)
         for run, result in sorted(done, key=lambda trial: int(trial[0].spec["run"]["rounds"])):
             tried = ", ".join(f"{each} {run.spec['method'][each]:g}" for each in regime.plan.method(line).grid)
             score = "" if result.accuracy is None else f"{result.accuracy:.1f}"

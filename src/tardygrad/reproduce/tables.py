@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple, cast
@@ -98,11 +97,7 @@ class Table:
         results = [result for trial in trials if (result := self.result(trial))]
         if not trials or len(results) < len(trials):
             return None
-        worst = -math.inf
-        merits = [
-            (worst, worst) if accuracy is None else (accuracy, worst if loss is None else -loss)
-            for _, accuracy, loss, *_ in results
-        ]
+        merits = [result.merit for result in results]
         return trials[merits.index(max(merits))]
 
 

@@ -15,6 +15,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2b
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,6 +70,13 @@ class StoredResult(NamedTuple):
     local_clipped: float  # share of the coordinates of gradients
     delay: float | None = None  # mean over updates; None in files of earlier versions
     tails: Sequence[LayerTail] = ()  # at `Run.tails`
+
+    @property
+    def merit(self) -> tuple[float, float]:
+        """What trials are ranked by: the score, then the loss; those that did not finish come last."""
+        if self.accuracy is None:
+            return -inf, -inf
+        return self.accuracy, -inf if self.loss is None else -self.loss
 
 
 class Store:

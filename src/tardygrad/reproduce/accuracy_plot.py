@@ -1,12 +1,13 @@
-"""The plot of accuracies with their spread that the claims and the baselines share."""
+"""Plots that several pages share: accuracies with their spread, and scores against simulated time."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
-from tardygrad.display.theme import method_colours
+from tardygrad.display.theme import method_colours, method_lines
 from tardygrad.runs.record import Row
 
 
@@ -31,3 +32,23 @@ class AccuracyPlot:
     def x(self, key: str) -> Any:
         """The axis of accuracies for a key of the rows."""
         return alt.X(f"{key}:Q", title=self.title, scale=self.scale)
+
+
+def score_panels(points: list[Row], methods: Sequence[str], score: str, titles: Mapping[str, str]) -> Any:
+    """Scores against simulated time, with dashed lines for synchronous runs.
+
+    Args:
+        points: a row for each evaluation, with its method, mode, fleet, time and score.
+        score: the title of the axis.
+        titles: those of the panels, by fleet.
+    """
+    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
+    chart = method_lines(points, methods).encode(
+        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
+        y=alt.Y("score:Q", title=score, scale=alt.Scale(zero=False)),
+        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
+    )
+    panels = (
+        chart.transform_filter(alt.datum.fleet == fleet).properties(title=title) for fleet, title in titles.items()
+    )
+    return alt.hconcat(*panels)

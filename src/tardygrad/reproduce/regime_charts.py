@@ -11,6 +11,7 @@ import altair as alt
 
 from tardygrad.display import theme
 from tardygrad.reproduce import regime_tails as tails
+from tardygrad.reproduce.accuracy_plot import score_panels
 from tardygrad.reproduce.regime import Line, Part, Regime
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import StoredResult
@@ -128,16 +129,8 @@ def _curves(regime: Regime, workload: str) -> Any:
         for line in _shown(regime, workload)
         for time, score in sorted(_early(regime, line) + _mean_curve(regime.results(line).values()))
     ]
-    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
-    chart = theme.method_lines(points, list(CURVES)).encode(
-        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("score:Q", title=_SCORE, scale=alt.Scale(zero=False)),
-        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
-    )
-    panels = [
-        chart.transform_filter(alt.datum.fleet == fleet).properties(
-            title=f"{workload}, {fleet} stragglers, client-centric (dashed: synchronous)"
-        )
+    titles = {
+        fleet: f"{workload}, {fleet} stragglers, client-centric (dashed: synchronous)"
         for fleet in regime.plan.parts["cells"].fleets
-    ]
-    return theme.image_style(alt.hconcat(*panels).resolve_scale(y="shared"))
+    }
+    return theme.image_style(score_panels(points, CURVES, _SCORE, titles).resolve_scale(y="shared"))

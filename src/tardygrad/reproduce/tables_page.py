@@ -7,9 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import altair as alt
-
 from tardygrad.display import theme
+from tardygrad.reproduce.accuracy_plot import score_panels
 from tardygrad.reproduce.page import split_page, table, write_section
 from tardygrad.reproduce.paper import LABELS
 from tardygrad.reproduce.tables import CellLine, Table
@@ -124,16 +123,5 @@ def _curves(runs: Table) -> Any:
         for _, time, _, score in result.curve
         if score is not None
     ]
-    dashes = alt.Scale(domain=["client", "sync"], range=[[1, 0], [4, 2]])
-    chart = theme.method_lines(points, list(LABELS.values())).encode(
-        x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("score:Q", title=f"test {runs.experiment.score} (%)", scale=alt.Scale(zero=False)),
-        strokeDash=alt.StrokeDash("mode:N", scale=dashes, legend=None),
-    )
-    sides = [
-        chart.transform_filter(alt.datum.fleet == fleet).properties(
-            title=f"{fleet} stragglers, client-centric (dashed: synchronous)"
-        )
-        for fleet in FLEETS
-    ]
-    return theme.image_style(alt.hconcat(*sides))
+    titles = {fleet: f"{fleet} stragglers, client-centric (dashed: synchronous)" for fleet in FLEETS}
+    return theme.image_style(score_panels(points, list(LABELS.values()), f"test {runs.experiment.score} (%)", titles))

@@ -92,6 +92,9 @@ OVERRIDES = {
     "a number for a group": ("fleet={kind='groups', groups=[3]}", "`fleet.groups[0]` must be a table, got 3."),
     "a trace that is not there": ("fleet={kind='trace', path='no.csv'}", "a readable CSV or JSON file, got 'no.csv'"),
     "no workers": ("engine={kind='threads', workers=0}", "`workers` must be a whole number from 1 to 1,024, got 0."),
+    "fewer than no processes": ("engine.workers=-3", "`workers` must be a whole number, 0 or more, got -3."),
+    "fewer than no jobs": ("engine.batch=-1", "in [engine]: `batch` must be a whole number, 1 or more, got -1."),
+    "jobs together in processes": ("engine={workers=2, batch=2}", "got batch=2 with workers=2."),
     "an empty shard": ("task={kind='logistic', clients=8, samples=4}", "every client needs at least one row"),
     "heads that do not divide": ("task={kind='digits', clients=8, heads=5}", "`heads` must divide `dim` (32), got 5."),
     "an unknown task of GLUE": ("task={kind='glue', clients=8, name='ret'}", "sst2, mrpc, cola, stsb, got 'ret'."),
@@ -106,7 +109,7 @@ OVERRIDES = {
 @pytest.mark.parametrize(("override", "fragment"), OVERRIDES.values(), ids=OVERRIDES)
 def test_a_bad_override_is_answered_in_one_line(override: str, fragment: str, tardygrad: Command) -> None:
     _refused(tardygrad("run", "small.toml", override, "--out", "out"), fragment)
-    if "workers" not in override:  # a plan starts no engine
+    if "kind='threads'" not in override:  # a plan starts no engine, and checks only the simulator's values
         _refused(tardygrad("plan", "small.toml", override), fragment)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.cli import output as screen
+from tardygrad.engines.sim import process_pool
 from tardygrad.spec import shipped, spec
 from tests.cli.conftest import SMALL, Command
 
@@ -27,6 +28,11 @@ def test_a_plan_has_the_clock_of_the_run(tardygrad: Command) -> None:
     assert sum(one["updates"] for one in plan["classes"].values()) == ran["updates"] == 24
     assert sum(one["share"] for one in plan["classes"].values()) == pytest.approx(1.0)
     assert {name: one["clients"] for name, one in plan["classes"].items()} == {"small": 4, "medium": 2, "large": 2}
+
+
+def test_a_plan_starts_no_processes(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool.ProcessPool, "__init__", None)
+    assert tardygrad("plan", "small.toml", "engine.workers=2").code == 0
 
 
 def test_nobody_idles_client_centric_and_the_fast_ones_do_in_sync_rounds(tardygrad: Command) -> None:

@@ -81,6 +81,7 @@ def plan(options: commands.Plan) -> None:
             raise Invalid(f"{option} needs {needs}. Add it, or leave {option} out.")
     loaded = spec.load(options.source, options.overrides, trust=options.trust)
     built = loaded.build()
+    _check_engine(built)
     if searching:
         from tardygrad.cli.search import find
 
@@ -96,6 +97,13 @@ def plan(options: commands.Plan) -> None:
         show_json(as_objects(planned))
     else:
         _show(planned)
+
+
+def _check_engine(built: spec.Built) -> None:
+    """Raise `Invalid` if the simulator refuses its settings; start no processes."""
+    workers, batch = (built.engine.arguments.get(key, 1) for key in ("workers", "batch"))
+    if built.engine.simulated and (workers < 0 or workers == 1 or batch != 1):
+        built.pool().close()
 
 
 def clock_events(built: spec.Built, server: ServerLike, pool: Pool) -> Iterator[Event]:

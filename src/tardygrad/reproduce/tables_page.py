@@ -123,5 +123,5 @@ def _curves(runs: Table) -> Any:
         for _, time, _, score in result.curve
         if score is not None
     ]
-    titles = {fleet: f"{fleet} stragglers, client-centric (dashed: synchronous)" for fleet in FLEETS}
+    titles: dict[str, str] = {fleet: f"{fleet} stragglers, client-centric (dashed: synchronous)" for fleet in FLEETS}
     return theme.image_style(score_panels(points, list(LABELS.values()), f"test {runs.experiment.score} (%)", titles))

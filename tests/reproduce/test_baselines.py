@@ -16,7 +16,7 @@ from tardygrad import simulate
 from tardygrad.errors import RecordError
 from tardygrad.reproduce import baseline_plan, summaries
 from tardygrad.reproduce.baseline_page import BaselineTable, picture, text
-from tardygrad.reproduce.baseline_plan import BaselineCell, Plan, plan
+from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, plan
 from tardygrad.reproduce.baselines import BaselineLine, Baselines, Tuning
 from tardygrad.reproduce.page import marks
 from tardygrad.reproduce.summaries import shipped_runs
@@ -121,7 +121,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def comparison(folder: Path, **changes: Any) -> Baselines:
-    return Baselines(replace(Plan.read(SMALL), **changes), Store(folder))
+    return Baselines(replace(BaselinePlan.read(SMALL), **changes), Store(folder))
 
 
 def run_all(some: Baselines, jobs: int = 1) -> Iterator[Path]:
@@ -153,7 +153,7 @@ def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: Base
 
 
 def test_a_run_with_fewer_rounds_than_evaluations_is_evaluated_after_each() -> None:
-    short = Plan.read(SMALL.replace("evaluations = 2", "evaluations = 99"))
+    short = BaselinePlan.read(SMALL.replace("evaluations = 2", "evaluations = 99"))
     cell = BaselineCell("digits", "mild", "plain")
     assert short.run(cell, short.lowest(cell), 1).spec["run"] == {"rounds": 8, "evaluate_every": 1, "seed": 1}
 
@@ -230,7 +230,7 @@ def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_w
 
 def searched(trials: int, best: float = 1.0) -> list[dict[str, float]]:
     """The points of a tuning whose best rate is `best`; the results of a batch come in two halves."""
-    small = Plan.read(SMALL).resized(trials, None)
+    small = BaselinePlan.read(SMALL).resized(trials, None)
     tuning = Tuning(small, BaselineCell("digits", "mild", "plain"))
     while tuning.batch:
         first = tuning.batch[0]
@@ -281,7 +281,7 @@ def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_se
     before = points(some)
     assert comparison(tmp_path).wanted() == []
     assert points(comparison(tmp_path)) == before
-    fewer = Baselines(Plan.read(SMALL).resized(3, 1), Store(tmp_path))
+    fewer = Baselines(BaselinePlan.read(SMALL).resized(3, 1), Store(tmp_path))
     assert points(fewer) == [trials[:3] for trials in before], "the first of them"
 
 
@@ -329,7 +329,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def lines(*scores: list[float], workload: str = "digits", fleet: str = "large") -> list[BaselineLine]:
     """Lines with these scores by seed; the first one ends first."""
-    small = Plan.read(SMALL)
+    small = BaselinePlan.read(SMALL)
     found = []
     for i, (name, some) in enumerate(zip(small.workloads[workload].methods, scores, strict=True)):
         cell, times = BaselineCell(workload, fleet, name), [70.0 + i, 74.0 + i][: len(some)]
@@ -341,7 +341,7 @@ def lines(*scores: list[float], workload: str = "digits", fleet: str = "large") 
 def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
     accurate = lines([94.1, 94.7], [95.4, 94.4], [80.1, 79.9])
     assert [line.mark for line in accurate] == ["tied", "best", ""]
-    table = BaselineTable(Plan.read(SMALL), accurate)
+    table = BaselineTable(BaselinePlan.read(SMALL), accurate)
     assert table.sentences() == [
         "best: SGD (94.9 ± 0.7); tied with it: sync-SGD (94.4 ± 0.4)",
         "without waiting, 0 of 1 better and 0 worse: sync-SGD 94.4 → SGD 94.9 (72 → 73 s)",
@@ -351,16 +351,16 @@ def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
     assert table.row(accurate[0])[3:6] == ("94.4", "72", "never"), "at 74 s it has its last score with every seed"
     assert table.row(accurate[1])[5] == "1 of 2 seeds"
     half = [accurate[0]._replace(times=[70.0]), *accurate[1:]]
-    assert BaselineTable(Plan.read(SMALL), half).headings()[3] == "at 75 s", "a method ends with all its seeds"
+    assert BaselineTable(BaselinePlan.read(SMALL), half).headings()[3] == "at 75 s", "a method ends with all its seeds"
     low = lines([2.26, 2.25], [2.0, 2.01], workload="text", fleet="mild")
     assert [line.mark for line in low] == ["", "best"]
-    assert BaselineTable(Plan.read(SMALL), low).sentences() == [
+    assert BaselineTable(BaselinePlan.read(SMALL), low).sentences() == [
         "best: DN, clipped (2.005 ± 0.007); tied with it: none",
         "with clips, 1 of 1 better and 0 worse: SGD 2.255 → DN, clipped 2.005",
     ]
     single = lines([94.9], [94.9], [94.9])
     assert [line.mark for line in single] == ["best", "", ""], "a single seed ties with nobody"
-    sentences = BaselineTable(Plan.read(SMALL).resized(None, 1), single).sentences()
+    sentences = BaselineTable(BaselinePlan.read(SMALL).resized(None, 1), single).sentences()
     assert sentences[::2] == ["best: sync-SGD (94.9)", "with clips: SGD 94.9 → DN, clipped 94.9"]
 
 
@@ -413,7 +413,7 @@ def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> 
 @pytest.fixture
 def small(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> Command:  # noqa: F811
     """The command with a small plan."""
-    monkeypatch.setattr(baseline_plan, "plan", lambda: Plan.read(SMALL))
+    monkeypatch.setattr(baseline_plan, "plan", lambda: BaselinePlan.read(SMALL))
     return lambda *argv: tardygrad("reproduce", "baselines", *argv)
 
 

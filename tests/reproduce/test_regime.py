@@ -11,7 +11,7 @@ from tardygrad.cli import reproduce
 from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
 from tardygrad.reproduce import regime_tails, summaries
-from tardygrad.reproduce.regime import Line, Plan, Regime, plan
+from tardygrad.reproduce.regime import Line, Regime, RegimePlan, plan
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import tables, verdicts
@@ -97,7 +97,7 @@ def lines(part: str, **change):
 
 def test_settings_are_chosen_by_halving_on_validation_rows_and_reported_on_test_rows() -> None:
     store = Scripted(lambda spec: 50 + 10 * spec["method"]["local_lr"] + spec["method"]["lr"])
-    regime = Regime(Plan.read(SMALL), store)
+    regime = Regime(RegimePlan.read(SMALL), store)
     counts = []
     while new := store.finish(wanted := regime.wanted()):
         counts.append(new)
@@ -115,7 +115,7 @@ def test_settings_are_chosen_by_halving_on_validation_rows_and_reported_on_test_
 def test_settings_can_be_chosen_for_a_change() -> None:
     store = Scripted(lambda spec: 50 - 10 * spec["method"]["local_lr"] * (1 if spec["method"]["buffer"] == 1 else -1))
     regime = Regime(
-        Plan.read(
+        RegimePlan.read(
             SMALL.replace(
                 '[{label = "M = 1", "method.buffer" = 1}]', '[{label = "M = 1", "method.buffer" = 1}]\ntuned = true'
             )
@@ -143,7 +143,7 @@ def test_settings_can_be_chosen_for_a_change() -> None:
 def test_the_verdict_on_m_1(sgdclip: float, clip2: float, verdict: str) -> None:
     lost = {"sgdclip": sgdclip, "clip2": clip2}
     store = Scripted(lambda spec: 80.0 - (lost[spec["method"]["kind"]] if spec["method"]["buffer"] == 1 else 0.0))
-    regime = Regime(Plan.read(SMALL), store)
+    regime = Regime(RegimePlan.read(SMALL), store)
     assert judge(regime)["E"].verdict == "not run"
     while store.finish(regime.wanted()):
         pass
@@ -301,7 +301,7 @@ def test_tails_without_those_of_the_whole_model_have_no_row() -> None:
     store = WithTails(lambda spec: 80.0)
     store.tails = [LayerTail(3, layer, 1.5, 1.4, 1.6, "heavy", 1.7, "heavy") for layer in ("all", "model.head")]
     store.tails.append(LayerTail(6, "model.head", 1.5, 1.4, 1.6, "heavy", 1.7, "heavy"))
-    regime = Regime(Plan.read(SMALL), store)
+    regime = Regime(RegimePlan.read(SMALL), store)
     while store.finish(regime.wanted()):
         pass
     *_, rows = regime_tails.section(regime, regime.plan.parts["tails"], "sst2")
@@ -343,7 +343,7 @@ def test_saved_runs_are_strict_json_that_names_the_same_run(tmp_path) -> None:
 def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:
     from tardygrad_command import reproduce as commands
 
-    monkeypatch.setattr(regime_module, "plan", lambda: Plan.read(SMALL))
+    monkeypatch.setattr(regime_module, "plan", lambda: RegimePlan.read(SMALL))
     monkeypatch.chdir(tmp_path)
     given = {"quick": False, "only": None, "data": ".", "out": "runs", "page": "docs/regime.md", "jobs": 1}
     options = commands.Regime(**given, plan=False, save="runs.jsonl", read=False, json=True)

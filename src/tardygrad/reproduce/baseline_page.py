@@ -11,7 +11,7 @@ import altair as alt
 
 from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
-from tardygrad.reproduce.baseline_plan import BaselineCell, Plan, Workload
+from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload
 from tardygrad.reproduce.baselines import BaselineLine, Baselines, difference
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.progress import Progress, progress_table, progress_text
@@ -23,9 +23,9 @@ _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"
 class BaselineTable:
     """A table: the lines of a workload and a fleet, some of which may be missing."""
 
-    def __init__(self, plan: Plan, lines: Lines) -> None:
+    def __init__(self, plan: BaselinePlan, lines: Lines) -> None:
         self.plan, self.lines = plan, lines
-        self.workload: Workload = plan.workloads[lines[0].cell.workload]
+        self.workload: BaselineWorkload = plan.workloads[lines[0].cell.workload]
         self.name = f"{self.workload.name}, {lines[0].cell.fleet}"
         complete = (line.times for line in lines if len(line.times) == len(line.scores))
         self.first_end = min(map(max, complete), default=0.0)  # when a method has ended with all seeds
@@ -149,7 +149,7 @@ def _has(progress: list[Progress], name: str) -> bool:
     return all(row.done == row.runs for row in progress if row.workload == name)
 
 
-def _workload(workload: Workload, seconds: list[float]) -> tuple[str, ...]:
+def _workload(workload: BaselineWorkload, seconds: list[float]) -> tuple[str, ...]:
     trials = f"those of {workload.settings_from}" if workload.settings_from else f"{workload.trials} on each fleet"
     if workload.trial_length != 1:
         trials += f", {workload.trial_length:g} of the length"
@@ -158,7 +158,7 @@ def _workload(workload: Workload, seconds: list[float]) -> tuple[str, ...]:
     return workload.name, workload.title, updates, steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 
-def _searched(plan: Plan, cell: BaselineCell) -> tuple[str, ...]:
+def _searched(plan: BaselinePlan, cell: BaselineCell) -> tuple[str, ...]:
     given = plan.run(cell, {}, plan.tuning_seed).spec["method"]
     ranges = ", ".join(f"{key} {range.low:g} to {range.high:g}" for key, range in plan.space(cell).items())
     return plan.methods[cell.method].label, ranges, ", ".join(f"{key}={value!r}" for key, value in given.items())

@@ -22,7 +22,9 @@ from tardygrad.spec.spec import override
 from tardygrad.sweeps.store import PlannedRun, StoredResult
 from tardygrad.sweeps.study import distribution
 
-Settings = dict[str, Any]
+Values = dict[str, Any]
+"""Settings of a table of a spec, by name."""
+
 Range = FloatDistribution | IntDistribution
 Point = dict[str, float]
 """A value for every searched setting."""
@@ -40,15 +42,15 @@ class BaselineCell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Workload:
+class BaselineWorkload:
     """A task, the fleets on which it is learnt, and how it is scored."""
 
     name: str
     title: str
-    task: Settings
+    task: Values
     fleets: list[str]
     updates: int  # of all clients together
-    method: Settings  # the settings that all methods share
+    method: Values  # the settings that all methods share
     evaluations: int  # of a run that is reported; a trial is evaluated once
     score: Literal["accuracy", "loss"]  # in per cent, or in nats
     worst: float  # the score of a run that did not finish
@@ -59,8 +61,8 @@ class Workload:
     trial_length: float = 1.0  # as a share of that of a run
     settings_from: str = ""  # another workload, whose chosen settings are taken; this one has no trials
     updates_of: dict[str, int] = field(default_factory=dict)  # of kinds of methods that shorten jobs
-    settings_of: dict[str, Settings] = field(default_factory=dict)  # of methods, in place of their own
-    ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of the plan
+    settings_of: dict[str, Values] = field(default_factory=dict)  # of methods, in place of their own
+    ranges: dict[str, Values] = field(default_factory=dict)  # in place of those of the plan
 
     def score_of(self, loss: float | None, accuracy: float | None) -> float:
         """The score of an evaluation; the worst one if the evaluation has none, or a larger loss than that."""
@@ -82,9 +84,9 @@ class Baseline:
     """A method and the settings that are searched."""
 
     label: str
-    settings: Settings  # those that are given
+    settings: Values  # those that are given
     search: list[str]  # a name may be dotted, such as `weight.exponent`
-    ranges: dict[str, Settings] = field(default_factory=dict)  # in place of those of workloads and of the plan
+    ranges: dict[str, Values] = field(default_factory=dict)  # in place of those of workloads and of the plan
 
     @property
     def is_synchronous(self) -> bool:
@@ -93,24 +95,24 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BaselinePlan:
     """Everything that is tuned and run."""
 
     tuning_seed: int
     seeds: list[int]  # of the results
     random_trials: int  # before those of TPE
     trials_per_batch: int  # that TPE draws at a time
-    ranges: dict[str, Settings]
-    fleets: dict[str, Settings]
-    workloads: dict[str, Workload]
+    ranges: dict[str, Values]
+    fleets: dict[str, Values]
+    workloads: dict[str, BaselineWorkload]
     methods: dict[str, Baseline]
     comparisons: dict[str, list[tuple[str, str]]]  # pairs of methods, by what the second one has
 
     @classmethod
-    def read(cls, text: str) -> Plan:
+    def read(cls, text: str) -> BaselinePlan:
         """A plan from TOML."""
         raw = tomllib.loads(text)
-        workloads = {name: Workload(name, **table) for name, table in raw["workload"].items()}
+        workloads = {name: BaselineWorkload(name, **table) for name, table in raw["workload"].items()}
         for name, workload in workloads.items():
             if workload.settings_from:
                 workloads[name] = replace(workload, methods=workloads[workload.settings_from].methods)
@@ -122,7 +124,7 @@ class Plan:
             comparisons={title: [tuple(pair) for pair in pairs] for title, pairs in raw["comparison"].items()},
         )
 
-    def only(self, names: list[str]) -> Plan:
+    def only(self, names: list[str]) -> BaselinePlan:
         """The plan with these workloads, these methods, or these methods of these workloads.
 
         A workload comes with the one whose settings it takes, on its own fleets.
@@ -145,7 +147,7 @@ class Plan:
             raise Invalid(f"--only must name methods of its workloads, got {', '.join(names)}. Leave one of them out.")
         return replace(self, workloads=chosen)
 
-    def resized(self, trials: int | None, seeds: int | None) -> Plan:
+    def resized(self, trials: int | None, seeds: int | None) -> BaselinePlan:
         """The plan with another number of trials or seeds."""
         workloads = {
             name: workload if trials is None or not workload.trials else replace(workload, trials=trials)
@@ -206,12 +208,12 @@ class Plan:
 
 
 @cache
-def plan() -> Plan:
+def plan() -> BaselinePlan:
     """The plan of the baselines."""
-    return Plan.read(files("tardygrad.reproduce").joinpath("baselines.toml").read_text(encoding="utf-8"))
+    return BaselinePlan.read(files("tardygrad.reproduce").joinpath("baselines.toml").read_text(encoding="utf-8"))
 
 
-def _range(table: Settings) -> Range:
+def _range(table: Values) -> Range:
     found = distribution({"log": True, **table})
     assert isinstance(found, FloatDistribution | IntDistribution)
     return found

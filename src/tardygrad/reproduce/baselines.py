@@ -17,7 +17,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
 from tardygrad import streams
-from tardygrad.reproduce.baseline_plan import BaselineCell, Plan, Point, Workload
+from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload, Point
 from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.trials import mean_spread
 from tardygrad.runs.record import Row
@@ -84,7 +84,7 @@ def difference(first: BaselineLine, second: BaselineLine) -> Literal["more", "le
 class Tuning:
     """The trials of a cell: those of finished batches, and the points of the current batch."""
 
-    def __init__(self, plan: Plan, cell: BaselineCell) -> None:
+    def __init__(self, plan: BaselinePlan, cell: BaselineCell) -> None:
         self.plan, self.cell, self.space = plan, cell, plan.space(cell)
         self.trials = plan.workloads[cell.workload].trials
         self.finished: list[FrozenTrial] = []
@@ -130,7 +130,7 @@ class Baselines:
     """
 
     def __init__(
-        self, plan: Plan, store: Store, folders: dict[str, str] | None = None, skip: Iterable[str] = ()
+        self, plan: BaselinePlan, store: Store, folders: dict[str, str] | None = None, skip: Iterable[str] = ()
     ) -> None:
         self.plan, self.store, self.folders, self.skip = plan, store, folders or {}, set(skip)
         self._tunings: dict[BaselineCell, Tuning] = {}
@@ -240,13 +240,13 @@ class Baselines:
         return [line._replace(mark="best" if line is best else "tied" if line in tied else "") for line in lines]
 
 
-def _curve(result: StoredResult, workload: Workload) -> Curve:
+def _curve(result: StoredResult, workload: BaselineWorkload) -> Curve:
     """The scores of a run; a run that did not finish has the worst one at its end."""
     points = [(time, workload.score_of(*scores)) for _, time, *scores in result.curve]
     return points if result.status == "finished" else [*points, (result.time, workload.worst)]
 
 
-def _time_to_target(curve: Curve, workload: Workload) -> float | None:
+def _time_to_target(curve: Curve, workload: BaselineWorkload) -> float | None:
     """When a curve reaches the workload's target; None if it does not."""
     good = (time for time, score in curve if workload.merit(score) >= workload.merit(workload.target))
     return next(good, None)

@@ -18,26 +18,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tardygrad.errors import Invalid
+from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
-Settings = dict[str, Any]
+Values = dict[str, Any]
+"""Settings of a table of a spec, by name."""
+
 _ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the others only if updates are late
 
 
 @dataclass(frozen=True)
-class Workload:
+class RegimeWorkload:
     """A task with a pretrained model, and how long it is trained."""
 
     name: str
     title: str
-    task: Settings
+    task: Values
     clients: int  # N
     rounds: int  # T
-    method: Settings  # those that all methods share, unless a method has its own `local_steps`
+    method: Values  # those that all methods share, unless a method has its own `local_steps`
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
-    grids: dict[str, Settings] = field(default_factory=dict)  # of methods with another grid for this workload
+    grids: dict[str, Values] = field(default_factory=dict)  # of methods with another grid for this workload
     score: str = "accuracy"  # which of the task's scores is shown
 
 
@@ -46,11 +49,11 @@ class MethodGrid:
     """A method and the settings to choose from."""
 
     name: str
-    settings: Settings
+    settings: Values
     grid: dict[str, list[float]]
     buffered: bool = True  # False: every update is a round
 
-    def points(self) -> list[Settings]:
+    def points(self) -> list[Values]:
         """Every point of the grid."""
         return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
 
@@ -79,7 +82,7 @@ class Part:
     methods: list[str]
     seeds: list[int]
     tails: list[int] = field(default_factory=list)  # rounds after which the tails of gradients are measured
-    changes: dict[str, Settings] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
+    changes: dict[str, Values] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
     tuned: bool = False  # whether settings are chosen for each change; else the changes are made to the chosen ones
 
     def lines(self) -> Iterator[Line]:
@@ -100,19 +103,19 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RegimePlan:
     """Everything that is run."""
 
     buffer: int  # M
     tuning_seed: int
     rungs: list[int]  # rounds
-    workloads: dict[str, Workload]
+    workloads: dict[str, RegimeWorkload]
     methods: dict[str, MethodGrid]
     parts: dict[str, Part]
     claims: dict[str, dict[str, str]]  # what the paper says, and the rule
 
     @classmethod
-    def read(cls, text: str) -> Plan:
+    def read(cls, text: str) -> RegimePlan:
         """A plan from TOML."""
         raw = tomllib.loads(text)
         parts = {}
@@ -123,7 +126,7 @@ class Plan:
             buffer=raw["buffer"],
             tuning_seed=raw["tuning_seed"],
             rungs=raw["rungs"],
-            workloads={name: Workload(name, **table) for name, table in raw["workload"].items()},
+            workloads={name: RegimeWorkload(name, **table) for name, table in raw["workload"].items()},
             methods={name: MethodGrid(name, **table) for name, table in raw["method"].items()},
             parts=parts,
             claims=raw["claim"],
@@ -143,35 +146,35 @@ class Plan:
         workloads, fleets = list(self.workloads), ("large", "mild")
         return sorted(every, key=lambda line: (workloads.index(line.workload), fleets.index(line.stragglers)))
 
-    def quick(self) -> Plan:
+    def quick(self) -> RegimePlan:
         """The cells of the first workload on the slower fleet, with one seed."""
         cells = self.parts["cells"]
         part = replace(cells, workloads=cells.workloads[:1], fleets=["large"], seeds=cells.seeds[:1])
         return replace(self, parts={"cells": part})
 
-    def only_workload(self, workload: str) -> Plan:
+    def only_workload(self, workload: str) -> RegimePlan:
         """The parts of one workload."""
         parts = {
             name: replace(part, workloads=[workload]) for name, part in self.parts.items() if workload in part.workloads
         }
         return replace(self, parts=parts)
 
-    def only(self, parts: list[str]) -> Plan:
+    def only(self, parts: list[str]) -> RegimePlan:
         """The plan with these parts."""
         return replace(self, parts={name: self.parts[name] for name in parts})
 
 
 @cache
-def plan() -> Plan:
+def plan() -> RegimePlan:
     """The plan of the paper's regime."""
-    return Plan.read(files("tardygrad.reproduce").joinpath("regime.toml").read_text(encoding="utf-8"))
+    return RegimePlan.read(files("tardygrad.reproduce").joinpath("regime.toml").read_text(encoding="utf-8"))
 
 
 class _Trials(NamedTuple):
     """The trials of a method, by rung, and the best point of its grid; None while trials are missing."""
 
     rungs: list[list[PlannedRun]]
-    best: Settings | None = None
+    best: Values | None = None
 
 
 class Regime:
@@ -182,7 +185,9 @@ class Regime:
         chosen: settings that are chosen already, by workload, mode and method.
     """
 
-    def __init__(self, plan: Plan, store: Store, data: Path | None = None, chosen: Mapping[str, Settings] = {}) -> None:
+    def __init__(
+        self, plan: RegimePlan, store: Store, data: Path | None = None, chosen: Mapping[str, Values] = {}
+    ) -> None:
         self.plan, self.store, self.data, self.given = plan, store, data, chosen
 
     def wanted(self) -> list[PlannedRun]:
@@ -202,7 +207,7 @@ class Regime:
         """The runs without repetitions."""
         return list({self.store.path(run): run for run in runs}.values())
 
-    def with_plan(self, plan: Plan) -> Regime:
+    def with_plan(self, plan: RegimePlan) -> Regime:
         """The same results for another plan, with the settings that this one has chosen."""
         return Regime(plan, self.store, self.data, self.every_choice())
 
@@ -220,16 +225,16 @@ class Regime:
         found = {run.spec["run"]["seed"]: self.store.result(run) for run in self.runs(line)}
         return {seed: result for seed, result in found.items() if result}
 
-    def chosen(self, line: Line) -> Settings | None:
+    def chosen(self, line: Line) -> Values | None:
         """The best settings of a line's workload, mode and method; None while trials are missing."""
         return self.given.get(tuning_key(line)) or self._trials(line).best
 
-    def every_choice(self) -> dict[str, Settings]:
+    def every_choice(self) -> dict[str, Values]:
         """The settings chosen so far, by workload, mode and method."""
         lines = self.plan.lines()
         return {tuning_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
 
-    def summaries(self) -> list[Settings]:
+    def summaries(self) -> list[Row]:
         """The finished runs, as `Store.summary` has them."""
         runs = self.unique(run for line in self.plan.lines() for run in self.all_runs(line))
         return [self.store.summary(run) for run in runs if self.store.result(run)]
@@ -255,11 +260,11 @@ class Regime:
             points = [points[number] for number in order[: (len(points) + 1) // 2]]
         return _Trials(rungs, points[0])
 
-    def _run(self, line: Line, point: Settings, seed: int, change: Settings) -> PlannedRun:
+    def _run(self, line: Line, point: Values, seed: int, change: Values) -> PlannedRun:
         workload, method = self.plan.workloads[line.workload], self.plan.method(line)
         buffer = {"buffer": self.plan.buffer} if method.buffered else {}
         local = {} if "local_steps" in method.settings else workload.method
-        spec: Settings = {
+        spec: Values = {
             "task": {"clients": workload.clients, **workload.task, **self._folders(workload)},
             "fleet": {"kind": "paper", "stragglers": line.stragglers},
             "method": {**method.settings, **local, **buffer, **point, "mode": line.mode},
@@ -275,7 +280,7 @@ class Regime:
         name = "-".join((line.workload, line.mode, line.method, line.stragglers, f"seed{seed}"))
         return PlannedRun(name, spec, workload.score)
 
-    def _folders(self, workload: Workload) -> Settings:
+    def _folders(self, workload: RegimeWorkload) -> Values:
         if self.data is None:
             return dict.fromkeys(workload.folders, "")
         found = {name: self.data / folder for name, folder in workload.folders.items()}

@@ -11,7 +11,7 @@ from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
-from tardygrad.reproduce.regime import Line, Part, Plan, Regime, Settings, tuning_key
+from tardygrad.reproduce.regime import Line, Part, Regime, RegimePlan, Values, tuning_key
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import Judgement, judge
 from tardygrad.reproduce.regime_progress import progress
@@ -125,7 +125,7 @@ def _trials(regime: Regime) -> list[str]:
     return ["## Trials", table(headings, rows)] if rows else []
 
 
-def _workload(plan: Plan, name: str) -> tuple[str, ...]:
+def _workload(plan: RegimePlan, name: str) -> tuple[str, ...]:
     workload = plan.workloads[name]
     rungs = ", ".join(map(str, workload.rungs or plan.rungs))
     return name, workload.title, str(workload.clients), str(workload.rounds), rungs
@@ -168,7 +168,7 @@ def _compensation(regime: Regime) -> list[str]:
     ]
 
 
-def _without_compensation(spec: Settings) -> str:
+def _without_compensation(spec: Values) -> str:
     method = {name: value for name, value in spec["method"].items() if name != "compensate"}
     return json.dumps({**spec, "method": method}, sort_keys=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tardygrad.reproduce.progress import Progress, with_total
-from tardygrad.reproduce.regime import Line, Regime, Workload
+from tardygrad.reproduce.regime import Line, Regime, RegimeWorkload
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
@@ -45,7 +45,7 @@ def progress(regime: Regime) -> list[Progress]:
     return with_total(rows)
 
 
-def cpu_seconds(run: PlannedRun, workload: Workload) -> float:
+def cpu_seconds(run: PlannedRun, workload: RegimeWorkload) -> float:
     """The CPU seconds that a run takes, by the measured times of its workload."""
     method, length = run.spec["method"], run.spec["run"]
     epochs = method.get("local_epochs", 1) * method.get("buffer", 1)  # 4 local steps are an epoch

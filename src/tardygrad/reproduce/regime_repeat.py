@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tardygrad.errors import Invalid
-from tardygrad.reproduce.regime import Plan, Regime, tuning_key
+from tardygrad.reproduce.regime import Regime, RegimePlan, tuning_key
 from tardygrad.reproduce.regime_claims import Judgement, judge
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import Store
@@ -30,7 +30,7 @@ class RepeatedRun(NamedTuple):
 
 
 class Repetition:
-    """The runs of `Plan.quick`, done once more.
+    """The runs of `RegimePlan.quick`, done once more.
 
     Args:
         shipped: the stored runs, as `Store.summary` has them.
@@ -38,7 +38,7 @@ class Repetition:
         data: the folder with the workload's data.
     """
 
-    def __init__(self, plan: Plan, shipped: Sequence[Row], folder: Path, data: Path | None) -> None:
+    def __init__(self, plan: RegimePlan, shipped: Sequence[Row], folder: Path, data: Path | None) -> None:
         self.workload = plan.parts["cells"].workloads[0]
         known = Store(folder / "stored", summaries=shipped)  # without the repeated ones in `folder`
         chosen = Regime(plan, known).every_choice()

@@ -137,9 +137,9 @@ class Baselines:
         self._runs: dict[tuple[BaselineCell, tuple[float, ...], int], PlannedRun] = {}
 
     def wanted(self) -> list[PlannedRun]:
-        """The missing runs known so far; their results decide which others follow."""
+        """The runs known so far, in order; their results decide which others follow."""
         cells = [cell for cell in self.plan.cells() if cell.workload not in self.skip]
-        return self.store.missing(run for cell in cells for run in [*self._batch(cell), *self.runs(cell)])
+        return [run for cell in cells for run in [*self._batch(cell), *self.runs(cell)]]
 
     def runs(self, cell: BaselineCell) -> list[PlannedRun]:
         """The runs of a cell that are reported, one for each seed; none while its setting is not chosen."""

@@ -131,7 +131,11 @@ class Store:
         return self.run_wanted(lambda: wanted, jobs)
 
     def run_wanted(self, wanted: Callable[[], Iterable[PlannedRun]], jobs: int) -> Iterator[Path]:
-        """As `run_missing`, but what is missing is asked again after every run; the first of these starts next."""
+        """As `run_missing`, but `wanted` is called again after every run; the first missing one starts next.
+
+        Args:
+            wanted: returns the runs known so far, done or not; results may add others.
+        """
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
             running: dict[Future[Path], PlannedRun] = {}

@@ -429,6 +429,19 @@ def test_own_code_that_fails_gets_a_sentence(
     assert (got, text in err.replace("\n", " "), len(err) < 5000) == (code, True, True), err
 
 
+@pytest.mark.parametrize("argv", [("replay", "run"), ("resume", "run", "run.rounds=5")])
+def test_own_code_that_fails_later_is_not_called_a_damaged_record(
+    argv: tuple[str, ...], here: Path, tardygrad: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Path("mine.py").open("a") as file:
+        file.write(BREAKS)
+    assert tardygrad("run", "own.toml", "run.rounds=3", "--out", "run").code == 0
+    mine = importlib.import_module("mine")
+    monkeypatch.setattr(tg.TorchTask, "init", mine.fail)
+    code, _, err = tardygrad(*argv, "--trust")
+    assert (code, r"code that the spec names failed: ValueError: bad \udcff name (mine.py" in err) == (1, True), err
+
+
 def test_a_function_makes_the_same_object_in_every_process(here: Path, tardygrad: Command) -> None:
     with Path("mine.py").open("a") as file:
         file.write(DRAWN)

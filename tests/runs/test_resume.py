@@ -272,6 +272,16 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         resumed(path, buffer=4)
 
 
+def test_an_error_of_the_task_is_not_called_a_damaged_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(self: Any, seed: int) -> torch.Tensor:
+        raise ValueError("the disk with the weights is not mounted")
+
+    path = finished(tmp_path / "run")
+    monkeypatch.setattr(type(task()), "init", init)
+    with pytest.raises(ValueError, match="the disk with the weights is not mounted"):
+        resumed(path)
+
+
 def test_only_two_checkpoints_are_kept_and_a_draft_is_never_read(tmp_path: Path) -> None:
     path = finished(tmp_path / "run")
     assert len(list((path / "checkpoints").iterdir())) == 2

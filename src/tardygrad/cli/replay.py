@@ -38,8 +38,9 @@ def replay(options: commands.Replay) -> None:
         raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)
     check_replayable(loaded.engine.arguments.get("processes_per_worker", 1))
-    with reading_record(path), torch_threads(loaded.run.threads):
+    with reading_record(path):
         changed = _changed(recorded)
+    with torch_threads(loaded.run.threads):
         built = loaded.build()
         events = read_checked(path / "events.jsonl", built.task.clients)
         lines = (script_line(event) for event in events)
@@ -49,7 +50,8 @@ def replay(options: commands.Replay) -> None:
         batched = loaded.engine.arguments.get("batch", 1) > 1  # then the simulator knows which jobs were one batch
         with built.pool() if batched else nullcontext(script) as pool:
             run = runs.begin(built.method, built.task, pool, rounds=rounds, seed=loaded.run.seed, evaluate_every=0)
-            restore_noise(run.server, path)
+            with reading_record(path):
+                restore_noise(run.server, path)
             with suppress(Diverged):  # as the recorded run did
                 for _ in round_progress(run.go(), done=0, rounds=rounds):
                     pass

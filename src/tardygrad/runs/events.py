@@ -6,7 +6,7 @@ its type, in order. Numbers that are not finite are written as null, and read as
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -331,7 +331,7 @@ class _History:
         """Why this event cannot be the next; empty if it can."""
         if isinstance(event, Unknown):
             return f"`event` must be one of {', '.join(KINDS)}, got {_cut(event.event)}. Use the version that wrote it."
-        if type(event.time) not in (int, float) or not self.now <= event.time < math.inf:
+        if type(event.time) not in (int, float) or not self.now <= event.time <= sys.float_info.max:
             return f"`time` must be a number, {self.now:g} or later, got {_cut(event.time)}."
         self.now = event.time
         if isinstance(event, ClientEvent):
@@ -361,6 +361,8 @@ class _History:
                 return f"job {_cut(event.serial)} of client {client} from round {_cut(event.round)} is not out."
             elif type(event.serial) is not int or not 0 <= event.serial < sent:
                 return f"job {_cut(event.serial)} of client {client} was never sent."
+            if isinstance(event, Refusal) and not isinstance(event.reason, str):
+                return f"`reason` must be text, got {_cut(event.reason)}."
         elif isinstance(event, ClientLost) or (isinstance(event, Sleep) and event.job == "cancel"):
             self.out.pop(client, None)
         return ""

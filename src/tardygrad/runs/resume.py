@@ -43,19 +43,22 @@ def resume(
     where = Path(path)
     if type(pool) is not Fleet:
         features_of(cast(Pool, pool))  # raises `Invalid` if it is no pool
+    ids = ids_of(task)
     with reading_record(where):
         spec_json = read_json(where / "spec.json")
-        check_ids(spec_json.get("ids"), ids_of(task), where)
+        check_ids(spec_json.get("ids"), ids, where)
         given = {"rounds": rounds, "until": until}
         recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
         recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
         settings = with_defaults(cast(Settings, {name: recorded[name] for name in NAMES if name in recorded}))
-        pool = simulated(method, task, pool, settings)
-        if (engine := features_of(pool).checkpoint) is None:
-            raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
+    pool = simulated(method, task, pool, settings)
+    if (engine := features_of(pool).checkpoint) is None:
+        raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
+    with reading_record(where):
         check_objects(spec_json, method, task, pool, where)
-        run = Run(method, task, pool, settings)
-        run.path = where
+    run = Run(method, task, pool, settings)
+    run.path = where
+    with reading_record(where):
         if longer := {name: recorded.get(name) for name in given if recorded.get(name) != spec_json["run"].get(name)}:
             change_run(spec_json, longer)
             run.spec_json = spec_json

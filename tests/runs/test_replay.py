@@ -60,6 +60,13 @@ def test_a_replay_of_a_replay_is_one_too() -> None:
     assert told(tg.replay(tg.replay(run))) == told(run)
 
 
+def test_a_run_without_a_round_cannot_be_replayed() -> None:
+    run = tg.begin(method(), task(), BOTH, rounds=14)
+    text = r"^a replay needs a run with at least one round, got Run\(.*: new, round 0 of 14\) with none\.$"
+    with pytest.raises(tg.Invalid, match=text):
+        tg.replay(run)
+
+
 def test_one_that_was_stopped_and_resumed_replays_as_a_whole(tmp_path: Path) -> None:
     run = tg.begin(method(), task(), tg.SimPool(task(), method(), BOTH), rounds=14, out=tmp_path / "run")
     for row in run.go():

@@ -20,7 +20,7 @@ from tardygrad.runs.events import read_checked, script_line
 from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.progress import round_progress
 from tardygrad.runs.record import Row, read_json, reading_record
-from tardygrad.runs.replay import restore_noise
+from tardygrad.runs.replay import check_has_rounds, restore_noise
 from tardygrad_command import commands
 
 
@@ -34,8 +34,7 @@ def replay(options: commands.Replay) -> None:
         raise Invalid(f"a replay needs a run that has ended, got {folder!r}. {fix}")
     model, rounds = final_model(path)
     check_lines(path / "metrics.jsonl")
-    if rounds < 1:
-        raise Invalid(f"a replay needs a run with at least one round, got {folder!r} with none.")
+    check_has_rounds(rounds, repr(folder))
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)
     check_replayable(loaded.engine.arguments.get("processes_per_worker", 1))
     with reading_record(path):

@@ -20,6 +20,7 @@ def replay(run: Run) -> Run:
         fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
         raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
     server, features = run.server, run.pool.features
+    check_has_rounds(server.round, repr(run))
     check_replayable(features.processes, features.no_replay)
     pool = ScriptedPool(run.script, run.task, server.method, wire=features.wire)
     every = run.settings["evaluate_every"]
@@ -30,6 +31,12 @@ def replay(run: Run) -> Run:
         for _ in again.go():
             pass
     return again
+
+
+def check_has_rounds(rounds: int, name: str) -> None:
+    """Raise `Invalid` if a run made no round, so that there is nothing to repeat."""
+    if rounds < 1:
+        raise Invalid(f"a replay needs a run with at least one round, got {name} with none.")
 
 
 def restore_noise(server: ServerLike, folder: Path) -> None:

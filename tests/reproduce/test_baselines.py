@@ -129,7 +129,7 @@ def run_all(some: Baselines, jobs: int = 1) -> Iterator[Path]:
 
 
 def points(some: Baselines) -> list[list[tuple[dict[str, float], float | None]]]:
-    cells = [cell for cell in some.plan.cells() if cell == some.plan.tuned_cell(cell)]
+    cells = filter(some.plan.has_trials, some.plan.cells())
     return [[(trial.params, trial.value) for trial in some.tuning(cell).finished] for cell in cells]
 
 

@@ -166,6 +166,10 @@ class BaselinePlan:
         """The cell whose trials decide the setting of this one."""
         return cell._replace(workload=self.workloads[cell.workload].settings_from or cell.workload)
 
+    def has_trials(self, cell: BaselineCell) -> bool:
+        """Whether a cell is tuned itself."""
+        return cell == self.tuned_cell(cell)
+
     def space(self, cell: BaselineCell) -> dict[str, Range]:
         """The search space of a cell."""
         method = self.methods[cell.method]

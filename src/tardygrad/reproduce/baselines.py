@@ -162,11 +162,7 @@ class Baselines:
 
     def _batch(self, cell: BaselineCell) -> list[PlannedRun]:
         """The trials of a cell's current batch; none for a cell that is not tuned itself."""
-        return (
-            [self._trial(cell, point) for point in self.tuning(cell).batch]
-            if cell == self.plan.tuned_cell(cell)
-            else []
-        )
+        return [self._trial(cell, point) for point in self.tuning(cell).batch] if self.plan.has_trials(cell) else []
 
     def _trial(self, cell: BaselineCell, point: Point) -> PlannedRun:
         return self._run(cell, point, self.plan.tuning_seed)
@@ -181,7 +177,7 @@ class Baselines:
         """The finished runs, as `Store.summary` has them."""
         runs = []
         for cell in self.plan.cells():
-            if cell == self.plan.tuned_cell(cell):
+            if self.plan.has_trials(cell):
                 runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).finished]
             runs += [*self._batch(cell), *self.runs(cell)]
         return [self.store.summary(run) for run in runs if self.store.result(run)]
@@ -201,8 +197,7 @@ class Baselines:
 
     def _trials_done(self, cell: BaselineCell) -> int:
         """The finished trials of a cell; none for a cell that is not tuned itself."""
-        batch = self._batch(cell)
-        return len(self.tuning(cell).finished) + self._done(batch) if cell == self.plan.tuned_cell(cell) else 0
+        return len(self.tuning(cell).finished) + self._done(self._batch(cell)) if self.plan.has_trials(cell) else 0
 
     def _done(self, runs: list[PlannedRun]) -> int:
         return len(runs) - len(self.store.missing(runs))

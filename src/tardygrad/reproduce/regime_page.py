@@ -13,7 +13,7 @@ from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
 from tardygrad.reproduce.regime import Line, Part, Regime, RegimePlan, Values, tuning_key
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
-from tardygrad.reproduce.regime_claims import Judgement, judge
+from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.sweeps.statistics import estimate
 
@@ -95,7 +95,11 @@ def _rules(regime: Regime) -> list[str]:
         for letter, found in judge(regime).items()
         if found.details
     ]
-    rows = [(letter, *(_alone(each[letter]) for each in alone.values())) for letter in plan.claims if letter in _ON_ALL]
+    rows = [
+        (letter, *("<br>".join(filter(None, each[letter][:2])) for each in alone.values()))  # verdict and numbers
+        for letter in plan.claims
+        if letter in _ON_ALL
+    ]
     return [
         "## The rules, and what decides them",
         "\n".join(f"- **{letter}**: {plan.claims[letter]['rule']}" for letter in plan.claims),
@@ -103,11 +107,6 @@ def _rules(regime: Regime) -> list[str]:
         "The verdicts if a rule is applied to one task alone:",
         table(("claim", *alone), rows),
     ]
-
-
-def _alone(found: Judgement) -> str:
-    """A verdict for one task, with the numbers that decide it."""
-    return f"{found.verdict}<br>{found.numbers}" if found.numbers else found.verdict
 
 
 def _trials(regime: Regime) -> list[str]:

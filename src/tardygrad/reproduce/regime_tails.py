@@ -65,19 +65,15 @@ def _scaled(row: Row) -> str:
     return "none: most gradients are 0" if row["scaled"] is None else f"{row['scaled']:.2f}, {row['scaled_verdict']}"
 
 
-def _short(layer: str) -> str:
-    """The name of a layer without that of the module around the whole model."""
-    return layer.removeprefix("model.")
-
-
 def chart(found: list[Row]) -> Any:
     """The tail index of every layer, from input to output: a panel for each mode, a colour for each round."""
-    layers = list(dict.fromkeys(_short(row["layer"]) for row in found if row["layer"] != "all"))
     rounds = sorted({row["round"] for row in found})
+    shown = [{**row, "layer": row["layer"].removeprefix("model.")} for row in found if row["layer"] != "all"]
+    layers = list(dict.fromkeys(row["layer"] for row in shown))
     rows = [
-        {**row, "layer": _short(row["layer"]), "alpha": min(row["alpha"], _HIGHEST), "after": f"round {row['round']}"}
-        for row in found
-        if row["layer"] != "all" and row["alpha"] is not None
+        {**row, "alpha": min(row["alpha"], _HIGHEST), "after": f"round {row['round']}"}
+        for row in shown
+        if row["alpha"] is not None
     ]
     names = [f"round {number}" for number in rounds]
     shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up"][: len(names)])

@@ -131,6 +131,16 @@ def test_messages_go_to_the_clients_own_region_and_come_back_by_the_clients_own_
     assert server.roster.slots == 3
 
 
+@pytest.mark.parametrize("client", [True, 1.0, "1", [1], None])
+def test_a_client_that_is_no_whole_number_is_unknown(client: Any) -> None:
+    server = served(method(), torch.zeros(1), 4)
+    server.dispatch()
+    happened, jobs = server.receive(tg.Update(client, 0, 0, torch.ones(1)), 1.0)
+    assert (happened, jobs, server.round) == (tg.Refused(client, 0, 0, "unknown job"), [], 0)
+    server.receive(tg.Lost(client), 2.0)
+    assert server.roster.census().lost == 0
+
+
 def test_a_taken_update_has_its_clients_own_name_too() -> None:
     server = served(method(regions=2, buffer=2), torch.zeros(1), 4)
     server.dispatch()

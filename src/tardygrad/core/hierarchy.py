@@ -139,7 +139,8 @@ class HierarchicalServer(ServerLike):
     def receive(self, message: Message, now: float = 0.0) -> Reply:
         """Pass a client's message to its region's server, after the messages between servers that are due."""
         self._deliver(now)
-        r, local = self.home.get(message.client, (0, -1))
+        known = type(message.client) is int and message.client in self.home  # True and 1.0 are equal to 1
+        r, local = self.home[message.client] if known else (0, -1)
         region = self.regions[r]
         happened, jobs = region.receive(message._replace(client=local), now)
         if isinstance(happened, Advanced) and region.round == self.synced[r] + self.plan.every:

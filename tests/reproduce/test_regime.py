@@ -410,5 +410,21 @@ def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, mon
     monkeypatch.setattr(summaries, "shipped_runs", lambda name: [])
     with pytest.raises(Invalid, match="--quick needs settings that the whole plan has chosen, and those of sst2, cl"):
         reproduce.regime(again._replace(out="none"))
-    with pytest.raises(Invalid, match="needs --data FOLDER"):
-        reproduce.regime(options._replace(data=None))
+
+
+@pytest.mark.parametrize(
+    ("given", "folders"),
+    [
+        ({}, "glue/, cifar10/, tinyvit5m_mobilesam/"),
+        ({"only": ["cells", "buffers"]}, "glue/"),
+        ({"only": ["images"]}, "cifar10/, tinyvit5m_mobilesam/"),
+        ({"quick": True}, "glue/"),
+    ],
+)
+def test_the_folders_that_the_chosen_parts_need_are_named(given, folders) -> None:
+    from tardygrad_command import reproduce as commands
+
+    common = {"quick": False, "only": None, "data": None, "out": "runs", "page": None, "jobs": 1}
+    options = commands.Regime(**common | given, plan=False, save=None, read=False, json=False)
+    with pytest.raises(Invalid, match=f"needs --data FOLDER to run, or .* Use a folder with {folders}.$"):
+        reproduce.regime(options)

@@ -160,15 +160,17 @@ def regime(options: commands.Regime) -> None:
     if page:
         for section in ("regime verdicts", "regime tables"):
             split_page(Path(page), section)  # fail before hours of work
-    data = Path(options.data) if options.data else None
-    if data is None and not (options.read or options.plan):
-        raise Invalid("`reproduce regime` needs --data FOLDER, a folder that contains glue/, or --read or --plan.")
+    selected = whole.quick() if options.quick else whole.only(options.only or list(whole.parts))
+    data, folders = Path(options.data) if options.data else None, selected.folders()
+    if folders and data is None and not (options.read or options.plan):
+        rule = "`reproduce regime` needs --data FOLDER to run, or --read or --plan"
+        raise Invalid(f"{rule}, got none of them. Use a folder with {', '.join(f'{name}/' for name in folders)}.")
     shipped = shipped_runs("regime_runs.jsonl")
     if options.quick:
         _repeat_regime(options, Repetition(whole, shipped, Path(options.out) / "quick", data))
         return
     store = Store(Path(options.out), records=True, summaries=shipped)
-    chosen = Regime(whole.only(options.only or list(whole.parts)), store, data)
+    chosen = Regime(selected, store, data)
     if options.plan:
         _show_progress(progress(chosen), json=options.json)
         return

@@ -159,6 +159,11 @@ class RegimePlan:
         }
         return replace(self, parts=parts)
 
+    def folders(self) -> list[str]:
+        """The folders below --data that its workloads need."""
+        used = [self.workloads[name] for part in self.parts.values() for name in part.workloads]
+        return list(dict.fromkeys(folder for workload in used for folder in workload.folders.values()))
+
     def only(self, parts: list[str]) -> RegimePlan:
         """The plan with these parts."""
         return replace(self, parts={name: self.parts[name] for name in parts})

@@ -10,7 +10,7 @@ import pytest
 from tardygrad.cli import reproduce
 from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
-from tardygrad.reproduce import regime_tails, summaries
+from tardygrad.reproduce import regime_page, regime_tails, summaries
 from tardygrad.reproduce.regime import Line, Regime, RegimePlan, plan
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
@@ -268,6 +268,19 @@ def test_the_page_has_verdicts_for_each_workload_alone() -> None:
     row = next(line for line in page.splitlines() if line.startswith("| B | "))
     assert row.startswith("| B | reproduced<br>Clip² − SGDClip: +2.00 ± ")
     assert row.count("not reproduced<br>Clip² − SGDClip: +0.00") == 2
+
+
+def test_a_row_says_how_many_clients_of_its_own_fleet_are_slow() -> None:
+    groups = ", ".join(
+        f'{{name = "{name}", clients = {clients}, runtime = {{kind = "integer", low = {low}, high = 9}}}}'
+        for name, clients, low in (("slow", 4, 7), ("fast", 6, 1))
+    )
+    change = f'{{label = "slow", fleet = {{kind = "groups", groups = [{groups}]}}}}'
+    regime = Regime(
+        RegimePlan.read(SMALL.replace('{label = "M = 1", "method.buffer" = 1}', change)), Scripted(lambda spec: 80.0)
+    )
+    shown = [regime_page.row(regime, line)[0] for line in regime.plan.parts["buffers"].with_unchanged()]
+    assert shown == ["large", "4 of 10"] * 2
 
 
 def test_the_page_says_how_much_compensation_changes() -> None:

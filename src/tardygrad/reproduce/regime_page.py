@@ -176,7 +176,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
     """The row of a line."""
     method = f"{line.method}, {line.change}" if line.change else line.method
     theirs = "" if line.change else _published(line)
-    fleet = "3 of 10" if "fleet" in regime.plan.parts[line.part].changes.get(line.change, {}) else line.stragglers
+    fleet = _fleet(regime, line)
     results = list(regime.results(line).values())
     if not results:
         return fleet, line.mode, method, "", "", "not run", theirs, "", ""
@@ -203,6 +203,16 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
         f"{times:,.0f}",
         f"{_share(outer)}, {_share(local)}",
     )
+
+
+def _fleet(regime: Regime, line: Line) -> str:
+    """The stragglers of a line: the name of a fleet of the paper, or how many clients are in the slowest group."""
+    change = regime.plan.parts[line.part].changes.get(line.change, {})
+    if "fleet" not in change:
+        return line.stragglers
+    groups = change["fleet"]["groups"]
+    slowest = max(groups, key=lambda group: group["runtime"]["low"])
+    return f"{slowest['clients']} of {sum(group['clients'] for group in groups)}"
 
 
 def _published(line: Line) -> str:

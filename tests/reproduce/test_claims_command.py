@@ -40,7 +40,7 @@ def test_what_is_tuned_is_tuned_first_and_nothing_is_run_twice(small: Command) -
     before = [file.stat().st_mtime_ns for file in files]
     told = small("--fast", "--json").json["claims"]
     assert [file.stat().st_mtime_ns for file in files] == before
-    assert [(one["claim"], one["verdict"]) for one in told] == [(4, "in part")]
+    assert [(one["claim"], one["verdict"], one["remarks"]) for one in told] == [(4, "in part", "it ends")]
     assert told[0]["lines"][0]["given"]["clip"] == 0.003
     assert small("--fast", "--read").code == 0
 

@@ -86,13 +86,13 @@ class ClaimResult(NamedTuple):
     remarks: str = ""  # remarks that are not part of the rule
 
     def plain(self) -> dict[str, Any]:
-        """The finding as JSON."""
+        """The result as values of JSON."""
         checks = [check._asdict() for check in self.checks]
         lines = [
             {**asdict(line.trial), "given": line.trial.settings, **line._asdict(), "trial": line.trial.label}
             for line in self.lines
         ]
-        return {"verdict": self.verdict, "checks": checks, "beside": self.remarks, "lines": lines}
+        return {"verdict": self.verdict, "checks": checks, "remarks": self.remarks, "lines": lines}
 
 
 Judgement = tuple[list[Check], bool, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections import namedtuple
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from dataclasses import replace
 from enum import Enum, StrEnum
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ import tardygrad as tg
 from tardygrad.constructors.signature import read
 from tardygrad.core.recipe import Recipe, parameters, recipe_of, remembers_call, written
 from tardygrad.core.schedules import Schedule
+from tardygrad.runs.recipes import recipe_table
 from tardygrad.tasks.data.seeding import call_seeded
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
@@ -88,6 +91,13 @@ def test_a_function_is_named_only_if_it_can_be_imported() -> None:
     script.__module__ = "__main__"
     with pytest.raises(tg.Invalid, match="is in the script itself, which cannot be imported"):
         _ = Recipe(script, {}).name
+
+
+def test_rates_may_be_numbers_of_numpy() -> None:
+    method = tg.fedavg(local_lr=np.float32(0.5), lr=np.int64(1), buffer=2, local_steps=1)
+    table = recipe_table("method", recipe_of(method))
+    assert (table["local_lr"], table["lr"]) == (0.5, 1.0)
+    json.dumps(table, allow_nan=False)
 
 
 def test_values_that_json_cannot_hold_are_refused() -> None:

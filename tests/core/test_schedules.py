@@ -86,7 +86,9 @@ def test_a_power_law_is_finite_and_not_negative(value: float, exponent: float) -
 def test_a_number_is_lifted_to_a_constant_and_a_schedule_kept() -> None:
     assert lift("lr", 0.1) == Constant(0.1)
     assert lift("lr", 2) == Constant(2.0)
-    assert lift("lr", np.float64(0.5)) == Constant(0.5)
+    for number in (np.float64(0.5), np.float32(0.5), np.float16(0.5)):
+        assert lift("lr", number) == Constant(0.5)
+    assert lift("lr", np.int64(2)) == Constant(2.0)
     power = Power(1.0, -0.5)
     assert lift("lr", power) is power
 

@@ -20,7 +20,7 @@ from typing import Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid
-from tardygrad.type_hints import classes_in, item_hints, union_members
+from tardygrad.type_hints import classes_in, is_number, item_hints, union_members
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -183,6 +183,8 @@ def written(hint: Any, value: Any, where: str) -> Any:
             raise Invalid(f"its argument `{where}` has text that is not Unicode, {text!a}")
     if isinstance(value, Mapping) and all(isinstance(key, str) or (numbered and type(key) is int) for key in value):
         return {str(key): written(Any, item, where) for key, item in value.items()}
+    if float in choices and is_number(value) and not isinstance(value, int):
+        value = float(value)  # of NumPy, or a fraction
     if isinstance(value, float) and value == math.inf and float in choices:
         return "inf"
     if hasattr(value, "__fspath__") and any(option is str or hasattr(option, "__fspath__") for option in choices):

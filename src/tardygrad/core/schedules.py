@@ -85,7 +85,7 @@ def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule
         name: the setting's name, for the error.
         finite: learning rates must be finite; thresholds may be infinite (no clipping).
     """
-    if isinstance(value, bool) or not (callable(value) or isinstance(value, int | float)):
+    if not (callable(value) or is_number(value)):
         raise Invalid(f"`{name}` must be a number or a schedule, got {value!r}.")
     try:
         schedule = value if callable(value) else Constant(float(value))

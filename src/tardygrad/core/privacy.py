@@ -87,9 +87,10 @@ class GaussianMechanism:
         if privacy and module_buffers is not None:
             fix = "Use GroupNorm or LayerNorm."
             raise Invalid(f"`privacy` needs a model without buffers, such as BatchNorm's, which get no noise. {fix}")
-        self.privacy = privacy
-        seeded = privacy is not None and privacy.noise_seed is not None
-        self.key = _digest(f"{seed}:{privacy.noise_seed}") if privacy and seeded else secrets.token_hex(32)
+        self.privacy, self.key = privacy, ""
+        if privacy:
+            noise_seed = privacy.noise_seed
+            self.key = secrets.token_hex(32) if noise_seed is None else _digest(f"{seed}:{noise_seed}")
         self.history = ""  # a digest of the jobs that the rounds so far have aggregated
 
     def norm_or_reason(self, validated: float | Reason) -> float | Reason:

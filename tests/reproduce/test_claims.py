@@ -11,17 +11,17 @@ from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import CLAIMS, FAST, FIELD, FULL, GRIDS, Claim, ClaimResult, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.claims_page import text
-from tardygrad.reproduce.trials import ROUNDS, TUNING, ResultOf, Setting, Tuned
+from tardygrad.reproduce.trials import ROUNDS, TUNING, ClaimTrial, ResultOf, Tuned
 from tardygrad.spec import spec
 from tardygrad.sweeps.store import StoredResult
 
-Score = Callable[[Setting], float | None]
+Score = Callable[[ClaimTrial], float | None]
 
 
 def made_up(score: Score) -> ResultOf:
     """The results of runs that were never made."""
 
-    def result_of(trial: Setting, seed: int) -> StoredResult:
+    def result_of(trial: ClaimTrial, seed: int) -> StoredResult:
         accuracy = score(trial)
         slow = 70.0 * trial.buffer**0.5 if trial.mode == "sync" else 1.0 * trial.buffer
         slow *= 1.1 if trial.mode == "server" else 1.0
@@ -64,7 +64,7 @@ def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
     asked: set[tuple[str, int]] = set()
     inner = made_up(lambda trial: 90.0)
 
-    def result_of(trial: Setting, seed: int) -> StoredResult | None:
+    def result_of(trial: ClaimTrial, seed: int) -> StoredResult | None:
         asked.add((trial.method, seed))
         return inner(trial, seed)
 
@@ -76,16 +76,16 @@ def test_no_verdict_looks_at_the_seed_for_tuning_but_to_choose() -> None:
 
 
 def test_every_tuned_method_gets_as_many_trials() -> None:
-    assert {len(list(Tuned(Setting("Clip²"), grid).trials())) for grid in GRIDS.values()} == {12}
+    assert {len(list(Tuned(ClaimTrial("Clip²"), grid).trials())) for grid in GRIDS.values()} == {12}
 
 
 def test_the_best_of_a_grid_is_chosen_and_its_edge_named() -> None:
-    tuned = Tuned(Setting("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
+    tuned = Tuned(ClaimTrial("Clip²"), {"lr": (0.3, 1.0, 3.0), "clip": (0.001, 0.003)})
     result_of = made_up(
         lambda trial: None if trial.settings["lr"] > 1 else 10 * trial.settings["lr"] + trial.settings["clip"]
     )
     best = tuned.best(result_of)
-    assert best == Setting("Clip²").at(lr=1.0, clip=0.003)
+    assert best == ClaimTrial("Clip²").at(lr=1.0, clip=0.003)
     assert tuned.edges(best) == ["clip"]
     assert tuned.best(lambda trial, seed: None) is None
 
@@ -154,20 +154,20 @@ def test_claim_7_wants_ours_above_theirs() -> None:
 
 def test_dn_dylu_gets_as_many_updates_as_the_others() -> None:
     ours, theirs = (
-        Setting("Clip²").at(lr=1.0, clip=0.1).run(1).spec,
-        Setting("DN+DyLU").at(lr=1.0, period=4).run(1).spec,
+        ClaimTrial("Clip²").at(lr=1.0, clip=0.1).run(1).spec,
+        ClaimTrial("DN+DyLU").at(lr=1.0, period=4).run(1).spec,
     )
     assert theirs["run"]["rounds"] == ours["run"]["rounds"] * ours["method"]["buffer"]
     assert "local_clip" not in theirs["method"]
-    assert "local_clip" in Setting("DN+DyLU, clipped").at(lr=1.0, period=4).run(1).spec["method"]
+    assert "local_clip" in ClaimTrial("DN+DyLU, clipped").at(lr=1.0, period=4).run(1).spec["method"]
 
 
 def test_the_papers_numbers_stand_beside_ours() -> None:
-    assert paper.accuracy(Setting("SGDClip", "server", "large", 1)) == 10.3
-    assert paper.accuracy(Setting("SD-Clip²", "server", "mild", 10)) == 79.5
-    assert paper.accuracy(Setting("Clip²", "client", "large")) == 98.3
-    assert paper.accuracy(Setting("FADAS", "client", "mild")) == 93.5
-    assert paper.accuracy(Setting("FADAS, clipped")) is None
+    assert paper.accuracy(ClaimTrial("SGDClip", "server", "large", 1)) == 10.3
+    assert paper.accuracy(ClaimTrial("SD-Clip²", "server", "mild", 10)) == 79.5
+    assert paper.accuracy(ClaimTrial("Clip²", "client", "large")) == 98.3
+    assert paper.accuracy(ClaimTrial("FADAS", "client", "mild")) == 93.5
+    assert paper.accuracy(ClaimTrial("FADAS, clipped")) is None
 
 
 @pytest.fixture(scope="module")

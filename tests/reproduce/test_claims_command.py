@@ -11,7 +11,7 @@ from tardygrad.reproduce.claims import Check, Claim, ClaimLine
 from tardygrad.reproduce.page import marks, new_page
 from tests.cli.conftest import Command, tardygrad  # noqa: F401
 
-TRIAL = trials.Setting("Clip²", rounds=10)
+TRIAL = trials.ClaimTrial("Clip²", rounds=10)
 
 
 def tiny() -> Claim:

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from tardygrad.errors import RecordError
-from tardygrad.reproduce.trials import Setting
+from tardygrad.reproduce.trials import ClaimTrial
 from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
 from tardygrad.sweeps import store
 from tardygrad.sweeps.store import Store, StoredResult
 from tests.forkserver import Program
 
-TRIAL = Setting("Clip²", rounds=10).at(lr=1.0, clip=0.003)
+TRIAL = ClaimTrial("Clip²", rounds=10).at(lr=1.0, clip=0.003)
 RUN = TRIAL.run(1)
-RUNS = [RUN, TRIAL.run(2), TRIAL.at(lr=3.0).run(1), Setting("FADAS", rounds=10).at(lr=0.01, tau_c=1.0).run(1)]
+RUNS = [RUN, TRIAL.run(2), TRIAL.at(lr=3.0).run(1), ClaimTrial("FADAS", rounds=10).at(lr=0.01, tau_c=1.0).run(1)]
 
 
 def test_runs_are_made_once_and_read_back(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
 
 def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     some = Store(tmp_path)
-    wild = Setting("SGDClip", rounds=10).at(lr=1e38, local_lr=1e3, local_clip=1e3).run(1)
+    wild = ClaimTrial("SGDClip", rounds=10).at(lr=1e38, local_lr=1e3, local_clip=1e3).run(1)
     list(some.run_missing([wild], jobs=1))
     found = some.result(wild)
     assert found is not None
@@ -107,10 +107,10 @@ def test_a_result_that_cannot_be_read_is_not_made_again_and_again(
 LONG = """
 import sys
 from pathlib import Path
-from tardygrad.reproduce.trials import Setting
+from tardygrad.reproduce.trials import ClaimTrial
 from tardygrad.sweeps.store import Store
 
-runs = [Setting("Clip²", rounds=10).at(lr=1.0, clip=0.003).run(seed) for seed in range(200)]
+runs = [ClaimTrial("Clip²", rounds=10).at(lr=1.0, clip=0.003).run(seed) for seed in range(200)]
 for path in Store(Path(sys.argv[1])).run_missing(runs, jobs=2):
     print(path, flush=True)
 """

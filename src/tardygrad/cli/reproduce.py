@@ -66,7 +66,7 @@ def claims(options: commands.Claims) -> None:
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, Claim, texts
     from tardygrad.reproduce.claims_page import draw, text
     from tardygrad.reproduce.page import split_page, write_section
-    from tardygrad.reproduce.trials import Setting
+    from tardygrad.reproduce.trials import ClaimTrial
     from tardygrad.sweeps.store import Store, StoredResult
 
     only, page, out = options.only, options.page, options.out
@@ -76,7 +76,7 @@ def claims(options: commands.Claims) -> None:
         split_page(Path(page), "claims")  # fail before hours of work
     scale, store = FAST if options.fast else FULL, Store(Path(out))
 
-    def result_of(trial: Setting, seed: int) -> StoredResult | None:
+    def result_of(trial: ClaimTrial, seed: int) -> StoredResult | None:
         return store.result(trial.run(seed))
 
     def wanted(claim: Claim) -> list[PlannedRun]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import FLEETS, ROUNDS, TUNING, UNCLIPPED, ResultOf, Setting, Tuned, mean_spread
+from tardygrad.reproduce.trials import FLEETS, ROUNDS, TUNING, UNCLIPPED, ClaimTrial, ResultOf, Tuned, mean_spread
 
 _CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -59,7 +59,7 @@ FULL = Scale(range(1, 11), FLEETS, tuple(FIXED), (1, 10, 20, 30))
 class ClaimLine(NamedTuple):
     """A trial over its seeds: a line of a claim's table."""
 
-    trial: Setting
+    trial: ClaimTrial
     accuracy: float  # in per cent, mean; a run that did not finish counts as 0
     spread: float  # standard deviation
     time: float  # simulated seconds, mean
@@ -103,18 +103,18 @@ class Claim(NamedTuple):
     """A claim: its trials and its rule; `texts` describes both in words."""
 
     number: int
-    trials: Callable[[Scale, list[Setting]], list[Setting]]  # run with every seed, given the best tuned trials
+    trials: Callable[[Scale, list[ClaimTrial]], list[ClaimTrial]]  # run with every seed, given the best tuned trials
     rule: Callable[[list[ClaimLine], Scale, ResultOf], Judgement]
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
-    once: tuple[Setting, ...] = ()  # run with the first seed only
+    once: tuple[ClaimTrial, ...] = ()  # run with the first seed only
 
-    def needs(self, result_of: ResultOf, scale: Scale) -> list[tuple[Setting, int]]:
+    def needs(self, result_of: ResultOf, scale: Scale) -> list[tuple[ClaimTrial, int]]:
         """The runs known so far; when all of them are done, tuning may add more."""
         trials = [(trial, TUNING) for tuned in self.tuned(scale) for trial in tuned.trials()]
         each = [(trial, seed) for trial in self._trials(result_of, scale) for seed in scale.seeds]
         return [*trials, *each, *((trial, scale.seeds[0]) for trial in self.once)]
 
-    def _trials(self, result_of: ResultOf, scale: Scale) -> dict[Setting, str]:
+    def _trials(self, result_of: ResultOf, scale: Scale) -> dict[ClaimTrial, str]:
         """The trials to run with every seed, each with a note."""
         edges = {best: each.edges(best) for each in self.tuned(scale) if (best := each.best(result_of))}
         notes = {best: f"at the grid's edge: {', '.join(keys)}" for best, keys in edges.items() if keys}
@@ -130,7 +130,7 @@ class Claim(NamedTuple):
         return ClaimResult("reproduced" if whole else "in part" if part else "not reproduced", checks, lines, remarks)
 
 
-def over_seeds(result_of: ResultOf, trial: Setting, scale: Scale, note: str = "") -> ClaimLine:
+def over_seeds(result_of: ResultOf, trial: ClaimTrial, scale: Scale, note: str = "") -> ClaimLine:
     """A trial over the seeds; all its runs must be done."""
     results = [result for seed in scale.seeds if (result := result_of(trial, seed))]
     accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
@@ -150,11 +150,13 @@ LONGER = 4
 
 def _tuned_1(scale: Scale) -> list[Tuned]:
     """Stragglers change only the clock of a synchronous run, so it is tuned once."""
-    sync = [Tuned(Setting(method, "sync"), GRIDS[method]) for method in ("SGDClip", "Clip²")]
-    return sync + [Tuned(Setting(each.trial.method, "client", fleet), each.grid) for fleet in FLEETS for each in sync]
+    sync = [Tuned(ClaimTrial(method, "sync"), GRIDS[method]) for method in ("SGDClip", "Clip²")]
+    return sync + [
+        Tuned(ClaimTrial(each.trial.method, "client", fleet), each.grid) for fleet in FLEETS for each in sync
+    ]
 
 
-def _trials_1(scale: Scale, best: list[Setting]) -> list[Setting]:
+def _trials_1(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     mild = [replace(trial, stragglers="mild") for trial in best if trial.mode == "sync"]
     clip2 = [trial for trial in best if trial.mode == "client" and trial.method == "Clip²"]
     return best + mild + [replace(trial, rounds=LONGER * ROUNDS) for trial in clip2]
@@ -184,10 +186,10 @@ TRIALS_2 = [
     trial.at(**setting)
     for setting in HARD
     for trial in (
-        Setting("SGDClip", "sync"),
-        Setting("SGDClip"),
-        Setting("SGDClip", "server"),
-        Setting("Clip²").at(clip=0.003),
+        ClaimTrial("SGDClip", "sync"),
+        ClaimTrial("SGDClip"),
+        ClaimTrial("SGDClip", "server"),
+        ClaimTrial("Clip²").at(clip=0.003),
     )
 ]
 
@@ -214,8 +216,8 @@ def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 PLACES = ({"lr": 1.0, "local_lr": 0.3}, {"lr": 3.0, "local_lr": 0.1}, {"lr": 3.0, "local_lr": 0.3})
 WIDE = {"lr": (0.1, 0.3, 1.0, 3.0, 10.0), "local_lr": (0.03, 0.1, 0.3, 1.0)}
 PAIR = ("SGDClip", "SD-SGDClip")
-TRIALS_3 = [Setting(method).at(**place) for place in PLACES for method in PAIR]
-FIELD = tuple(trial for method in PAIR for trial in Tuned(Setting(method), WIDE).trials())
+TRIALS_3 = [ClaimTrial(method).at(**place) for place in PLACES for method in PAIR]
+FIELD = tuple(trial for method in PAIR for trial in Tuned(ClaimTrial(method), WIDE).trials())
 """The grid, for both methods."""
 
 
@@ -241,8 +243,8 @@ def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 
 OURS = ("Clip²", "SD-Clip²", "DC-Clip²")
 ALONE = {**{name: {"lr": 1.0} for name in PAIR}, **{name: FIXED[name] for name in OURS}}
-TRIALS_4 = [Setting(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEETS for name in ALONE]
-SMALLER_4 = [Setting("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in (0.1, 0.3)]
+TRIALS_4 = [ClaimTrial(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEETS for name in ALONE]
+SMALLER_4 = [ClaimTrial("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in (0.1, 0.3)]
 
 
 def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
@@ -264,9 +266,9 @@ def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 # 5 ------------------------------------------------------------------------------------------------- larger M
 
 
-def _trials_5(scale: Scale, best: list[Setting]) -> list[Setting]:
+def _trials_5(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     return [
-        Setting(method, "server", fleet, buffer).at(**ALONE[method])
+        ClaimTrial(method, "server", fleet, buffer).at(**ALONE[method])
         for fleet in scale.fleets
         for method in scale.methods
         for buffer in scale.buffers
@@ -292,9 +294,11 @@ def _rule_5(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 # 6 -------------------------------------------------------------------------- server-centric and client-centric
 
 
-def _trials_6(scale: Scale, best: list[Setting]) -> list[Setting]:
+def _trials_6(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     modes: tuple[Mode, ...] = ("server", "client")
-    return [Setting(name, mode, fleet).at(**FIXED[name]) for fleet in scale.fleets for name in FIXED for mode in modes]
+    return [
+        ClaimTrial(name, mode, fleet).at(**FIXED[name]) for fleet in scale.fleets for name in FIXED for mode in modes
+    ]
 
 
 def _rule_6(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
@@ -315,7 +319,7 @@ CLIPPED = tuple(f"{name}, clipped" for name in UNCLIPPED)
 
 def _rivals(scale: Scale) -> list[Tuned]:
     return [
-        Tuned(Setting(name, "client", fleet), GRIDS[name.removesuffix(", clipped")])
+        Tuned(ClaimTrial(name, "client", fleet), GRIDS[name.removesuffix(", clipped")])
         for fleet in scale.fleets
         for name in (*OURS, *UNCLIPPED, *CLIPPED)
     ]

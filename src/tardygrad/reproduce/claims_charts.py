@@ -12,7 +12,7 @@ from tardygrad.display.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.claims import FIELD, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, ClaimResult, Scale
-from tardygrad.reproduce.trials import FLEETS, ResultOf, Setting
+from tardygrad.reproduce.trials import FLEETS, ClaimTrial, ResultOf
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
 _ROUND = alt.X("round:Q", title="rounds")
@@ -26,7 +26,7 @@ def picture(claim: Claim, finding: ClaimResult, result_of: ResultOf, scale: Scal
     return image_style(draw(finding.lines, result_of, scale))
 
 
-def curve(result_of: ResultOf, trial: Setting, scale: Scale) -> list[dict[str, Any]]:
+def curve(result_of: ResultOf, trial: ClaimTrial, scale: Scale) -> list[dict[str, Any]]:
     """A trial's evaluations, mean over the seeds; no loss where that of a seed is not finite."""
     points = []
     for evaluated in zip(*(result.curve for seed in scale.seeds if (result := result_of(trial, seed))), strict=False):
@@ -45,7 +45,7 @@ def curve(result_of: ResultOf, trial: Setting, scale: Scale) -> list[dict[str, A
     return points
 
 
-def _curves(trials: list[Setting], result_of: ResultOf, scale: Scale) -> Any:
+def _curves(trials: list[ClaimTrial], result_of: ResultOf, scale: Scale) -> Any:
     points = [point for trial in trials for point in curve(result_of, trial, scale)]
     return _lines(points, [trial.label for trial in trials])
 
@@ -132,7 +132,7 @@ def _side(lines: list[ClaimLine], title: str) -> Any:
     return (theirs + plot.bars + dots).properties(width=330, height=24 * len(rows), title=f"{title} stragglers")
 
 
-def name(trial: Setting, among: list[ClaimLine]) -> str:
+def name(trial: ClaimTrial, among: list[ClaimLine]) -> str:
     """The name of a trial, with what distinguishes it from others of its method."""
     same = [line.trial for line in among if line.trial.label == trial.label]
     parts = [trial.label]

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from tardygrad.reproduce.trials import Setting
+from tardygrad.reproduce.trials import ClaimTrial
 
 LABELS = {
     "sgdclip": "SGDClip",
@@ -50,7 +50,7 @@ def published_baselines() -> dict[tuple[str, str, str], float]:
     return {(row["data"], row["method"], row["stragglers"]): float(row["accuracy"]) for row in rows}
 
 
-def accuracy(trial: Setting) -> float | None:
+def accuracy(trial: ClaimTrial) -> float | None:
     """The paper's accuracy in per cent with the same method, mode, fleet and M; None if it has none."""
     return _accuracies().get((trial.method, trial.mode, trial.stragglers, trial.buffer))
 

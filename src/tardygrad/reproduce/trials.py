@@ -47,7 +47,7 @@ UNCLIPPED = ("FADAS", "DN+DyLU")
 
 
 @dataclass(frozen=True)
-class Setting:
+class ClaimTrial:
     """A method with its settings, without a seed."""
 
     method: str
@@ -67,7 +67,7 @@ class Setting:
         """Its own settings, besides the common ones."""
         return dict(self.given)
 
-    def at(self, **settings: float) -> Setting:
+    def at(self, **settings: float) -> ClaimTrial:
         """The same trial with other settings."""
         return replace(self, given=tuple({**self.settings, **settings}.items()))
 
@@ -90,7 +90,7 @@ class Setting:
         return PlannedRun(f"{self.label}-{self.stragglers}", tables)
 
 
-ResultOf = Callable[[Setting, int], StoredResult | None]
+ResultOf = Callable[[ClaimTrial, int], StoredResult | None]
 """The result of a trial with a seed; None if it has not been run."""
 
 
@@ -103,15 +103,15 @@ def mean_spread(scores: Sequence[float]) -> tuple[float, float | None]:
 class Tuned:
     """A trial whose settings are chosen from a grid, by the final accuracy on the seed for tuning."""
 
-    trial: Setting
+    trial: ClaimTrial
     grid: dict[str, tuple[float, ...]]
 
-    def trials(self) -> Iterator[Setting]:
+    def trials(self) -> Iterator[ClaimTrial]:
         """Every point of the grid."""
         for values in product(*self.grid.values()):
             yield self.trial.at(**dict(zip(self.grid, values, strict=True)))
 
-    def best(self, result_of: ResultOf) -> Setting | None:
+    def best(self, result_of: ResultOf) -> ClaimTrial | None:
         """The trial with the best settings; None while a result is missing."""
         found = {trial: result for trial in self.trials() if (result := result_of(trial, TUNING))}
         if len(found) < prod(map(len, self.grid.values())):
@@ -119,6 +119,6 @@ class Tuned:
         scores = {trial: -1.0 if result.accuracy is None else result.accuracy for trial, result in found.items()}
         return max(scores, key=lambda trial: scores[trial])
 
-    def edges(self, best: Setting) -> list[str]:
+    def edges(self, best: ClaimTrial) -> list[str]:
         """The settings whose best value is the smallest or the largest of the grid."""
         return [key for key, values in self.grid.items() if best.settings[key] in (min(values), max(values))]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tardygrad.reproduce import paper
-from tardygrad.reproduce.claims import CLAIMS, FAST, FIELD, FULL, GRIDS, Claim, ClaimResult, texts
+from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, GRIDS, WIDE_TRIALS, Claim, ClaimResult, texts
 from tardygrad.reproduce.claims_charts import picture
 from tardygrad.reproduce.claims_page import text
 from tardygrad.reproduce.trials import ROUNDS, TUNING, ClaimTrial, ResultOf, Tuned
@@ -115,7 +115,7 @@ def test_claim_3_wants_sd_to_work_where_plain_fails_and_on_more_of_the_grid() ->
     assert verdict(3, lambda trial: 70.0 if trial.method == "SD-SGDClip" else 20.0) == "in part"
     assert verdict(3, lambda trial: 20.0) == "not reproduced"
     assert verdict(3, lambda trial: 90.0) == "not reproduced", "where plain does not fail SD rescues nothing"
-    assert len(FIELD) == 40
+    assert len(WIDE_TRIALS) == 40
 
 
 def test_claim_4_wants_both_to_collapse_and_clip2_to_hold() -> None:

@@ -145,7 +145,7 @@ def _best(lines: Iterable[ClaimLine]) -> ClaimLine:
 # 1 ----------------------------------------------------------------------------- asynchronous against synchronous
 
 FASTER = {"mild": 20, "large": 75}  # the paper's
-LONGER = 4
+ROUNDS_FACTOR = 4  # of the longer runs of Clip²
 
 
 def _tuned_1(scale: Scale) -> list[Tuned]:
@@ -159,7 +159,7 @@ def _tuned_1(scale: Scale) -> list[Tuned]:
 def _trials_1(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     mild = [replace(trial, stragglers="mild") for trial in best if trial.mode == "sync"]
     clip2 = [trial for trial in best if trial.mode == "client" and trial.method == "Clip²"]
-    return best + mild + [replace(trial, rounds=LONGER * ROUNDS) for trial in clip2]
+    return best + mild + [replace(trial, rounds=ROUNDS_FACTOR * ROUNDS) for trial in clip2]
 
 
 def _rule_1(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
@@ -175,16 +175,16 @@ def _rule_1(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
         )
         long = next(line for line in here if line.trial.rounds != ROUNDS)
         remarks.append(f"{fleet} {long} in {sync.time / long.time:.0f} times less time")
-    remark = f"Clip² with {LONGER} times the rounds: {'; '.join(remarks)}"
+    remark = f"Clip² with {ROUNDS_FACTOR} times the rounds: {'; '.join(remarks)}"
     return near + fast, all(check.holds for check in fast), remark
 
 
 # 2 ----------------------------------------------------------------------------------- where delays break SGDClip
 
-HARD = ({"lr": 1.0}, {"lr": 3.0})
+HIGH_RATES = ({"lr": 1.0}, {"lr": 3.0})
 TRIALS_2 = [
     trial.at(**setting)
-    for setting in HARD
+    for setting in HIGH_RATES
     for trial in (
         ClaimTrial("SGDClip", "sync"),
         ClaimTrial("SGDClip"),
@@ -196,7 +196,7 @@ TRIALS_2 = [
 
 def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     checks, part = [], False
-    for i, setting in enumerate(HARD):
+    for i, setting in enumerate(HIGH_RATES):
         sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
         low, at = sync.accuracy - 20, f"η = {setting['lr']:g}:"
         here = [
@@ -213,20 +213,22 @@ def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 
 # 3 ---------------------------------------------------------------------------------------- SD widens the grid
 
-PLACES = ({"lr": 1.0, "local_lr": 0.3}, {"lr": 3.0, "local_lr": 0.1}, {"lr": 3.0, "local_lr": 0.3})
-WIDE = {"lr": (0.1, 0.3, 1.0, 3.0, 10.0), "local_lr": (0.03, 0.1, 0.3, 1.0)}
-PAIR = ("SGDClip", "SD-SGDClip")
-TRIALS_3 = [ClaimTrial(method).at(**place) for place in PLACES for method in PAIR]
-FIELD = tuple(trial for method in PAIR for trial in Tuned(ClaimTrial(method), WIDE).trials())
+RATE_PAIRS = ({"lr": 1.0, "local_lr": 0.3}, {"lr": 3.0, "local_lr": 0.1}, {"lr": 3.0, "local_lr": 0.3})
+WIDE_GRID = {"lr": (0.1, 0.3, 1.0, 3.0, 10.0), "local_lr": (0.03, 0.1, 0.3, 1.0)}
+SGDCLIP_METHODS = ("SGDClip", "SD-SGDClip")
+TRIALS_3 = [ClaimTrial(method).at(**place) for place in RATE_PAIRS for method in SGDCLIP_METHODS]
+WIDE_TRIALS = tuple(trial for method in SGDCLIP_METHODS for trial in Tuned(ClaimTrial(method), WIDE_GRID).trials())
 """The grid, for both methods."""
 
 
 def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     plain, downplayed = lines[::2], lines[1::2]
     works = {
-        trial: (result.accuracy or 0.0) >= WORKS for trial in FIELD if (result := result_of(trial, scale.seeds[0]))
+        trial: (result.accuracy or 0.0) >= WORKS
+        for trial in WIDE_TRIALS
+        if (result := result_of(trial, scale.seeds[0]))
     }
-    share = {name: mean(works[trial] for trial in works if trial.method == name) for name in PAIR}
+    share = {name: mean(works[trial] for trial in works if trial.method == name) for name in SGDCLIP_METHODS}
     wider = share["SD-SGDClip"] > share["SGDClip"]
     fails, works_too = (", ".join(map(str, scores)) for scores in (plain, downplayed))
     checks = [
@@ -241,22 +243,25 @@ def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 
 # 4 ---------------------------------------------------------------------------------------------------- M = 1
 
-OURS = ("Clip²", "SD-Clip²", "DC-Clip²")
-ALONE = {**{name: {"lr": 1.0} for name in PAIR}, **{name: FIXED[name] for name in OURS}}
-TRIALS_4 = [ClaimTrial(name, "server", fleet, 1).at(**ALONE[name]) for fleet in FLEETS for name in ALONE]
+CLIP2_METHODS = ("Clip²", "SD-Clip²", "DC-Clip²")
+SETTINGS_AT_M_1 = {**{name: {"lr": 1.0} for name in SGDCLIP_METHODS}, **{name: FIXED[name] for name in CLIP2_METHODS}}
+"""Claim 5 has them with larger M too."""
+TRIALS_4 = [
+    ClaimTrial(name, "server", fleet, 1).at(**SETTINGS_AT_M_1[name]) for fleet in FLEETS for name in SETTINGS_AT_M_1
+]
 SMALLER_4 = [ClaimTrial("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in (0.1, 0.3)]
 
 
 def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
     main, smaller = lines[: len(TRIALS_4)], _best(lines[len(TRIALS_4) :])
-    of = {name: [line for line in main if line.trial.method == name] for name in ALONE}
+    of = {name: [line for line in main if line.trial.method == name] for name in SETTINGS_AT_M_1}
     collapsed = [
         Check(f"{name} collapses ({', '.join(map(str, of[name]))})", all(line.accuracy <= 20 for line in of[name]))
-        for name in PAIR
+        for name in SGDCLIP_METHODS
     ]
     held = [
         Check(f"{name} holds ({', '.join(map(str, of[name]))})", all(line.accuracy >= WORKS for line in of[name]))
-        for name in OURS
+        for name in CLIP2_METHODS
     ]
     part = collapsed[0].holds or all(check.holds for check in held)
     remark = f"SGDClip with the smaller rate η = {smaller.trial.settings['lr']:g} does not collapse: {smaller}"
@@ -268,7 +273,7 @@ def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 
 def _trials_5(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     return [
-        ClaimTrial(method, "server", fleet, buffer).at(**ALONE[method])
+        ClaimTrial(method, "server", fleet, buffer).at(**SETTINGS_AT_M_1[method])
         for fleet in scale.fleets
         for method in scale.methods
         for buffer in scale.buffers
@@ -321,7 +326,7 @@ def _rivals(scale: Scale) -> list[Tuned]:
     return [
         Tuned(ClaimTrial(name, "client", fleet), GRIDS[name.removesuffix(", clipped")])
         for fleet in scale.fleets
-        for name in (*OURS, *UNCLIPPED, *CLIPPED)
+        for name in (*CLIP2_METHODS, *UNCLIPPED, *CLIPPED)
     ]
 
 
@@ -330,7 +335,7 @@ def _rule_7(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
     for fleet in scale.fleets:
         of = {line.trial.method: line for line in lines if line.trial.stragglers == fleet}
         rival = _best(of[name] for name in UNCLIPPED)
-        for name in OURS:
+        for name in CLIP2_METHODS:
             says = f"{fleet}: {name} ({of[name]}) is above {rival.trial.method} ({rival})"
             checks.append(Check(says, of[name].accuracy > rival.accuracy))
         other = min((of[name] for name in UNCLIPPED), key=lambda line: line.accuracy)
@@ -342,7 +347,7 @@ def _rule_7(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgem
 CLAIMS = (
     Claim(1, _trials_1, _rule_1, tuned=_tuned_1),
     Claim(2, lambda scale, best: TRIALS_2, _rule_2),
-    Claim(3, lambda scale, best: TRIALS_3, _rule_3, once=FIELD),
+    Claim(3, lambda scale, best: TRIALS_3, _rule_3, once=WIDE_TRIALS),
     Claim(4, lambda scale, best: TRIALS_4 + SMALLER_4, _rule_4),
     Claim(5, _trials_5, _rule_5),
     Claim(6, _trials_6, _rule_6),

@@ -11,7 +11,17 @@ import altair as alt
 from tardygrad.display.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
-from tardygrad.reproduce.claims import FIELD, HARD, PAIR, PLACES, WORKS, Claim, ClaimLine, ClaimResult, Scale
+from tardygrad.reproduce.claims import (
+    HIGH_RATES,
+    RATE_PAIRS,
+    SGDCLIP_METHODS,
+    WIDE_TRIALS,
+    WORKS,
+    Claim,
+    ClaimLine,
+    ClaimResult,
+    Scale,
+)
 from tardygrad.reproduce.trials import FLEETS, ClaimTrial, ResultOf
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
@@ -77,7 +87,7 @@ def _chart_1(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
 
 def _chart_2(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     rows = []
-    for i, setting in enumerate(HARD):
+    for i, setting in enumerate(HIGH_RATES):
         trials = [line.trial for line in lines[4 * i : 4 * i + 4]]
         chart = _curves(trials, result_of, scale).encode(y=_LOSS).properties(height=200)
         title = f"η = {setting['lr']:g} (dashed: server-centric)"
@@ -88,16 +98,18 @@ def _chart_2(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
 def _chart_3(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     """Three settings, and the grid."""
     sides = []
-    for i, place in enumerate(PLACES):
+    for i, place in enumerate(RATE_PAIRS):
         trials = [line.trial for line in lines[2 * i : 2 * i + 2]]
         chart = _curves(trials, result_of, scale).encode(x=_ROUND, y=_LOSS)
         sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
-    return alt.vconcat(alt.hconcat(*sides), alt.hconcat(*(_grid(result_of, scale, method) for method in PAIR)))
+    return alt.vconcat(
+        alt.hconcat(*sides), alt.hconcat(*(_grid(result_of, scale, method) for method in SGDCLIP_METHODS))
+    )
 
 
 def _grid(result_of: ResultOf, scale: Scale, method: str) -> Any:
     cells: list[dict[str, Any]] = []
-    for trial in FIELD:
+    for trial in WIDE_TRIALS:
         row = result_of(trial, scale.seeds[0])
         if trial.method == method and row:
             score = row.accuracy or 0.0

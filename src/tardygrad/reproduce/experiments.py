@@ -60,7 +60,7 @@ class Experiment:
     score: str = "accuracy"
     clients: int = 40  # N
     rounds: int = 140  # T
-    how: dict[str, int] = field(default_factory=lambda: {"buffer": 4, "local_steps": 5})  # M, K
+    method_settings: dict[str, int] = field(default_factory=lambda: {"buffer": 4, "local_steps": 5})  # M, K
     lrs: tuple[float, ...] = (0.3, 1.0, 3.0)
     local_lrs: tuple[float, ...] = (0.1, 1.0)
     cells: tuple[TableCell, ...] = CELLS
@@ -77,7 +77,7 @@ class Experiment:
     def run(self, trial: TableRun, folders: dict[str, str], workers: int = 1) -> PlannedRun:
         """The run of a trial."""
         cell, lr, local_lr, local_clip, clip, _ = trial
-        method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.how}
+        method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.method_settings}
         method |= {"lr": lr, "local_lr": local_lr, "local_clip": local_clip} | ({} if clip is None else {"clip": clip})
         tables = {
             "task": {"kind": self.task, "clients": self.clients, **self.settings, **folders},
@@ -114,7 +114,7 @@ def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:
         score=score,
         clients=10,
         rounds=30,
-        how={"buffer": 4, "local_epochs": 1},
+        method_settings={"buffer": 4, "local_epochs": 1},
         local_lrs=(0.01, 0.1),
         clips=((0.01, 0.003), (0.1, 0.003), (0.1, 0.03)),
     )
@@ -146,7 +146,7 @@ EXPERIMENTS = {
         task="cifar10",
         settings={"model": "tinyvit", "train": "head", "batch_size": 64, "train_rows": 5000, "test_rows": 2000},
         folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
-        how={"buffer": 4, "local_epochs": 5},
+        method_settings={"buffer": 4, "local_epochs": 5},
     ),
     "cifar10-tuned": Experiment(
         title="CIFAR-10: TinyViT's last stage and a head; the paper tunes a whole pretrained ViT",
@@ -161,7 +161,7 @@ EXPERIMENTS = {
             "test_rows": 1000,
         },
         folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
-        how={"buffer": 4, "local_steps": 2},
+        method_settings={"buffer": 4, "local_steps": 2},
         lrs=(0.3, 1.0),
         local_lrs=(0.1,),
         clips=((0.01, 0.003),),

@@ -72,7 +72,7 @@ def _section(runs: Table, old: str | None) -> str:
     thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
     pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in experiment.clips)
     settings = ", ".join(f"{key}={value!r}" for key, value in experiment.settings.items())
-    steps = ", ".join(f"{key}={value}" for key, value in experiment.how.items())
+    steps = ", ".join(f"{key}={value}" for key, value in experiment.method_settings.items())
     text = [
         f"## `{runs.name}`",
         f"{experiment.title}.",

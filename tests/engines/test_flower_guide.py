@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 import tardygrad as tg
 from tardygrad.engines.flower import pool as flower_pool
 from tardygrad.engines.flower.records import array_record
+from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
 from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 
@@ -228,6 +229,19 @@ def test_weights_may_have_another_precision_and_byte_order(kind: str) -> None:
 
     result = start(client_of(as_kind), FEDAVG, clients=3, start={"timeout": 60})
     assert np.array_equal(result.arrays["w"].numpy(), np.full((2, 2), 5.0))
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", ">f4"])
+def test_what_the_weights_lose_on_their_way_is_no_part_of_the_move(kind: str) -> None:
+    initial = {"w": np.zeros((2, 2), kind), "count": np.array([3]), "running_mean": np.zeros(2, np.float32)}
+    task = WeightsTask(initial, clients=3, config={})
+    messages, x = WeightMessages(task, FEDAVG), torch.tensor([0.1, 0.2, 0.3, 1e-9])
+    job = tg.Job(0, 0, 0, x, None, 1, 0, task.init_module_buffers())
+    arrays = {name: array.numpy() for name, array in messages.content(job, -1)["arrays"].items()}
+    update = messages.update(job, RecordDict({"arrays": record(arrays)}), "7")
+    assert isinstance(update, tg.Update)
+    assert torch.equal(update.delta, torch.zeros(4))
+    assert torch.equal(task.sent(x), x) == (kind != "float16")
 
 
 def by_partition(*, identified: bool = True) -> Any:

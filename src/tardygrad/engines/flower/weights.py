@@ -135,6 +135,13 @@ class WeightsTask(OwnLoop):
                 found[name] = piece.numpy().reshape(shape).astype(dtype, copy=False)
         return {name: found[name] for name in self._layout}
 
+    def sent(self, x: Vector) -> Vector:
+        """The vector as clients receive it: rounded, if the initial weights have fewer bits, such as float16."""
+        names = self._parts["x"]
+        if all(self._layout[name][1].itemsize >= x.element_size() for name in names):
+            return x
+        return _flat(self.arrays(x, self._buffers), names)
+
     def init(self, seed: int) -> Vector:
         return self._x.clone()
 
@@ -248,7 +255,8 @@ class WeightMessages:
             check_integer("steps", steps, 0)
             x, buffers = self._task.flattened(arrays_of(weights[0]))
             total = self._task.squares(squares) if squares else None
-            trained = Trained(x, float(loss), steps, total, buffers)
+            start = self._task.sent(as_vector(job.x))
+            trained = Trained(x, float(loss), steps, total, buffers, start)
             update = own_update(job, Returned(trained), self._method)
         except Invalid as error:
             return f"{failed}: {error}"

@@ -42,7 +42,7 @@ def split_page(page: Path, name: str) -> tuple[str, str, str]:
 
 
 def new_page(name: str) -> str:
-    """A page with marks for this section and those that share the page; one for clock, timeline and claims."""
+    """A new page with marks for a section and for those that share its page, as clock, timeline and claims do."""
     pages = {
         "# The paper's tables": ["tables"],
         "# Baselines": ["baselines"],

@@ -62,14 +62,14 @@ class StoredResult(NamedTuple):
     """The outcome of a run; scores are in per cent."""
 
     status: str
-    accuracy: float | None  # after the last round, or the score named by `Run.score`; None: did not finish
+    accuracy: float | None  # the score that `PlannedRun.score` names, after the last round; None: did not finish
     loss: float | None
     time: float  # simulated seconds
     curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
     clipped: float  # share of the coordinates of Δ_t, mean over rounds
     local_clipped: float  # share of the coordinates of gradients
     delay: float | None = None  # mean over updates; None in files of earlier versions
-    tails: Sequence[LayerTail] = ()  # at `Run.tails`
+    tails: Sequence[LayerTail] = ()  # at `PlannedRun.tails`
 
     @property
     def merit(self) -> tuple[float, float]:

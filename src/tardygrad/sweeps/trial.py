@@ -1,4 +1,4 @@
-"""One run of a trial, in memory. Diverging and starving are results too."""
+"""One run of a trial, which is recorded only if it has a folder. Diverging and starving are results too."""
 
 from __future__ import annotations
 
@@ -124,7 +124,8 @@ def score_run(
     try:
         for row in rounds:
             watch(run)
-            if row["time"] > (math.inf if budget is None else budget):  # the run has ended, and went on after that
+            # a run that had ended before may be longer than the budget
+            if row["time"] > (math.inf if budget is None else budget):
                 break
             rows.append(row)
             if any(name.startswith("test_") for name in row):

@@ -258,22 +258,22 @@ def baselines(options: commands.Baselines) -> None:
     store = Store(Path(options.out), summaries=shipped_runs("baseline_runs.jsonl"))
     trains = "fashion" in chosen.workloads and not (options.read or options.plan)
     skipped, where = _fashion(options.data) if trains else ("", None)
-    comparison = Baselines(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
+    results = Baselines(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
     if options.plan:
-        _show_progress(comparison.progress(), json=options.json)
+        _show_progress(results.progress(), json=options.json)
         return
     if not options.read:
-        _run_plan(store, comparison.wanted, comparison.progress, options.jobs)
+        _run_plan(store, results.wanted, results.progress, options.jobs)
     if options.save:
         rows = {row["name"]: row for some in (whole, chosen) for row in Baselines(some, store).summaries()}
         write_summaries(Path(options.save), list(rows.values()))
     if page:
         given = {"trials": options.trials, "seeds": options.seeds}
         command = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
-        baseline_page.write_pictures(comparison, Path(page).parent)
-        text = baseline_page.text(comparison, f"tardygrad reproduce baselines{command}", skipped)
+        baseline_page.write_pictures(results, Path(page).parent)
+        text = baseline_page.text(results, f"tardygrad reproduce baselines{command}", skipped)
         write_section(Path(page), "baselines", text)
-    tables = comparison.tables()
+    tables = results.tables()
     if options.json:
         show_json({"skipped": skipped or None, "lines": [line.plain() for lines in tables for line in lines]})
         return

@@ -13,7 +13,7 @@ from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload
 from tardygrad.reproduce.baselines import BaselineLine, Baselines, difference
-from tardygrad.reproduce.page import table
+from tardygrad.reproduce.page import table as markdown_table
 from tardygrad.reproduce.progress import Progress, progress_table, progress_text
 
 Lines = list[BaselineLine]
@@ -104,12 +104,12 @@ def _times(times: list[float], seeds: int) -> str:
     return f"{len(times)} of {seeds} seeds" if times else "never"
 
 
-def text(comparison: Baselines, command: str, skipped: str = "") -> str:
+def text(baselines: Baselines, command: str, skipped: str = "") -> str:
     """The section of a page."""
-    plan, progress = comparison.plan, comparison.progress()
+    plan, progress = baselines.plan, baselines.progress()
     parts = [
         f"Made by `{command}`.",
-        table(
+        markdown_table(
             ("workload", "", "client updates", "K", "trials", "CPU hours"),
             (
                 _workload(workload, [row.seconds for row in progress if row.workload == workload.name])
@@ -128,19 +128,19 @@ def text(comparison: Baselines, command: str, skipped: str = "") -> str:
         progress_table(progress),
         *([f"Fashion-MNIST was not run: {skipped}"] if skipped and not _has(progress, "fashion") else []),
     ]
-    for lines in comparison.tables():
+    for lines in baselines.tables():
         each = BaselineTable(plan, lines)
         parts += [
             f"## {each.name.capitalize()}",
             f"![{_SCORES[each.workload.score].capitalize()}]({picture_path(each)})",
             "\n".join(f"- {sentence}" for sentence in each.sentences()),
-            table(each.headings(), map(each.row, lines)),
+            markdown_table(each.headings(), map(each.row, lines)),
         ]
     for workload in plan.workloads.values():
         if workload.trials:
             place = (workload.name, workload.fleets[0])
             rows = (_searched(plan, cell) for cell in plan.cells() if cell[:2] == place)
-            parts += [f"## Searched: {workload.name}", table(("method", "searched", "given"), rows)]
+            parts += [f"## Searched: {workload.name}", markdown_table(("method", "searched", "given"), rows)]
     return "\n\n".join(parts)
 
 
@@ -169,10 +169,10 @@ def picture_path(table: BaselineTable) -> str:
     return f"images/baselines-{table.name.replace(', ', '-')}.svg"
 
 
-def write_pictures(comparison: Baselines, folder: Path) -> None:
+def write_pictures(baselines: Baselines, folder: Path) -> None:
     """Draw every table."""
-    for lines in comparison.tables():
-        each = BaselineTable(comparison.plan, lines)
+    for lines in baselines.tables():
+        each = BaselineTable(baselines.plan, lines)
         theme.write(picture(each), folder / picture_path(each))
 
 

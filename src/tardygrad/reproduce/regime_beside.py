@@ -72,8 +72,8 @@ def _published_one_update(cells: Sequence[PaperLine]) -> str:
         if (row["mode"], row["stragglers"], row["M"]) == ("server", "large", "1")
     }
     four = {cell.method: cell.score for cell in cells if cell[:3] == ("cifar10", "large", "server")}
-    losses = [f"{method} {four[method]:.1f} → {alone[method]:.1f}" for method in ("SGDClip", "Clip²")]
-    return f"from M = 4 to M = 1: {', '.join(losses)} (CIFAR-10)"
+    changes = [f"{method} {four[method]:.1f} → {alone[method]:.1f}" for method in ("SGDClip", "Clip²")]
+    return f"from M = 4 to M = 1: {', '.join(changes)} (CIFAR-10)"
 
 
 def _published_relatives(cells: Sequence[PaperLine]) -> str:

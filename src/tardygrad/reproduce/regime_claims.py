@@ -150,15 +150,15 @@ def standing(differences: Sequence[float]) -> str:
 
 
 def _one_update(scores: Scores) -> Judgement:
-    losses, rates = {}, {}
+    drops, rates = {}, {}
     for method in ("SGDClip", "Clip²"):
         line = Line("cells", "sst2", "large", "client", method)
         at_four = scores.by_seed(line)
         rates[method] = scores.regime.runs(line)[0].spec["method"]["lr"]
         at_one = scores.by_seed(Line("buffers", "sst2", "large", "client", method, "M = 1"))
-        losses[method] = mean(at_four[seed] - score for seed, score in at_one.items())
-    plain, clipped = losses["SGDClip"], losses["Clip²"]
-    changes = (f"{method} (lr {rates[method]:g}) {-points:+.1f} points" for method, points in losses.items())
+        drops[method] = mean(at_four[seed] - score for seed, score in at_one.items())
+    plain, clipped = drops["SGDClip"], drops["Clip²"]
+    changes = (f"{method} (lr {rates[method]:g}) {-points:+.1f} points" for method, points in drops.items())
     numbers = f"from M = 4 to M = 1, with the settings chosen at M = 4: {', '.join(changes)}"
     if plain >= 15 and clipped <= 5:
         return Judgement("reproduced", numbers)

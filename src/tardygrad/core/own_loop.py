@@ -52,7 +52,7 @@ def check_local_work(task: object, method: Method) -> None:
     known = parameters(recipe.function) if recipe else {}
     if method.has_local_steps:
         needed = "local_lr" in known and known["local_lr"].default is Parameter.empty
-        fix = f"{method.name} cannot do without: use another one" if needed else "Leave out `local_lr`"
+        fix = f"{method.name} always makes local steps: use another method" if needed else "Leave out `local_lr`"
         raise Invalid(f"{rule}. {fix}.")
     if recipe:
         for name, value in recipe.arguments.items():

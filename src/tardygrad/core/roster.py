@@ -126,12 +126,15 @@ class Roster:
             (self.waiting if self.waits and reported else self.idle).append(client)
 
     def sleep(self, client: int, job: AtEnd) -> int | None:
-        """Give a client no more jobs; also one that was lost, if it is back. Returns s if its job is cancelled.
+        """Give a client no more jobs until it is awake. A client that was lost is back, but asleep.
 
         No effect on a client that is unknown.
 
         Args:
             job: what happens to the job that it has.
+
+        Returns:
+            The round s that its job started from, if the job is cancelled.
         """
         if not 0 <= client < self.clients:
             return None

@@ -51,7 +51,7 @@ class Placed(Protocol):
 class HasGroups:
     """A task whose local optimizer has options of its own for parts of the vector.
 
-    A base class, since every job asks, and a protocol is slow to ask.
+    A base class, since isinstance on a protocol is slow, and every job calls it.
     """
 
     groups: tuple[ParameterGroup, ...]
@@ -87,7 +87,7 @@ class MayLackTest(Protocol):
 
     @property
     def can_evaluate(self) -> bool:
-        """Whether it has."""
+        """Whether the task can evaluate a model."""
 
 
 @runtime_checkable
@@ -110,7 +110,7 @@ class KnowsDirections(Protocol):
     """A task that knows of some scores whether high values are good."""
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Whether they are, by the score's name."""
+        """Whether high values of a score are good, by the score's name."""
 
 
 @runtime_checkable
@@ -131,7 +131,7 @@ class CountsByOpening(Protocol):
 
     @property
     def counts_by_opening(self) -> bool:
-        """Whether it has to."""
+        """Whether counting the samples opens the data of all clients."""
 
 
 def start_vector(task: Task, seed: int) -> Vector:

@@ -1,7 +1,8 @@
-"""The weight of a late update: a function of its delay p, written in the rounds that it missed, s = p − 1.
+"""The weight of an update: by its client's number of samples (`SampleShares`), and by its delay p (all others).
 
-Papers and implementations agree only that a later update counts less. Their differences are arguments here: `fresh` is
-the s of an update that missed no round, 0 in most implementations and 1 in some.
+A weight by delay is a function of the rounds that an update missed, s = p − 1. Papers and implementations agree only
+that a later update counts less. Their differences are arguments here: `fresh` is the s of an update that missed no
+round, 0 in most implementations and 1 in some.
 """
 
 from __future__ import annotations

@@ -202,8 +202,13 @@ def matched(fleet: Fleet, task: Task) -> Fleet:
 
 
 def in_order(fleet: Fleet, ids: Sequence[str] | None, clients: int) -> Fleet:
-    """The same for the ids of a task's clients; None: they have only numbers, so the fleet's ids must be numbers too,
-    or its clients keep their order."""
+    """The fleet with its clients in the order of a task's; raises `Invalid` if their names differ.
+
+    Args:
+        ids: the names of the task's clients. None: they have only numbers. Then a fleet whose names are numbers is
+            ordered by them, and any other fleet keeps its order.
+        clients: the number of the task's clients.
+    """
     if not fleet.ids:
         return fleet.numbered(ids)
     fleet = fleet.numbered(fleet.ids)

@@ -40,14 +40,23 @@ def asleep_at_start(script: Iterable[tuple[Any, ...]]) -> tuple[tuple[int, ...],
 class ScriptedPool(Pool):
     """Delivers messages in the order of a script.
 
+    A line of the script is one of these tuples, or a message to deliver as it is:
+
+        ("arrive", client)  deliver the update of the client's job
+        ("repeat", client)  deliver its last update once more
+        ("lose", client)    the client is lost, and its job with it
+        ("join", client)    the client is back
+        ("sleep", client)   the client is asleep; its job is suspended, or what the fourth item says: "cancel", "finish"
+        ("wake", client)    the client is awake again
+        ("refuse", client, time, serial, round, reason)    the client's update was refused
+        ("forget", None)    the run was resumed here, without compression errors
+
+    The third item is the time; a line without it comes one second after the last. Clients that a list puts to sleep at
+    time 0 in its first lines are asleep before the first jobs. "arrive" and "refuse" have "state lost" as their last
+    item if the job began with a new inner state.
+
     Args:
-        script: ("arrive", client), ("lose", client), ("join", client), ("sleep", client), ("wake", client), ("repeat",
-            client) to deliver the client's last update once more, each with the time as an optional third item
-            (default: one second after the last); "sleep" may have "cancel" or "finish" as the fourth, and is before the
-            first jobs if the list begins with it and its time is 0;
-            ("refuse", client, time, serial, round, reason) for an update that was refused; both with "state lost" as
-            the last item if the job began with a new inner state; ("forget", None) where the run was resumed, without
-            compression errors; or a message to deliver as it is.
+        script: the lines, as a list or an iterator.
         wire: number format of updates in transit; see wire.py.
         asleep: if the script is an iterator, which may depend on the run: the clients asleep before the first jobs.
 

@@ -107,15 +107,18 @@ class Meter:
         outer += _state(method.regions.outer, d) if method.regions else 0
         inner += _state(method.curvature.weigh, d) if method.curvature else 0
         job = (WORK + dc + method.inner.scratch) * x + module_buffers + inner
-        # Bytes of the states of steps, of a model, of an update, of all that exists all the time, and of a round's end.
-        self.states = outer + (clients * inner if method.keep else 0)
-        self.model, self.update = x + module_buffers, x * (1 + dc) + module_buffers + inner * bool(method.keep)
+        self.states = outer + (clients * inner if method.keep else 0)  # bytes of the states of all steps
+        self.model = x + module_buffers  # bytes of a model
+        self.update = x * (1 + dc) + module_buffers + inner * bool(method.keep)  # bytes of an update
+        # bytes of all that exists during the whole run
         self.own = (1 + regions) * x + self.model + self.states + module + copied + module_work
-        self.step = (ROUND + dc) * x + outer  # the old state is kept until the round is complete
+        self.step = (ROUND + dc) * x + outer  # bytes at the end of a round; the old state is kept until it is complete
         processes = processes or usable_cores()
         self.apart = processes > 1 or threads > 0  # whether jobs are computed while the server completes a round
-        self.batched = batch > 1
-        if processes > 1:  # `ahead`: the largest number of updates that are computed before they are due
+        self.batched = batch > 1  # whether several jobs are computed together
+        self.work: int  # bytes of the jobs that are computed at once
+        self.ahead: int  # the largest number of updates that are computed before they are due
+        if processes > 1:
             self.work = processes * (job + copied + self.update) + self.update + model_slots(processes) * self.model
             self.ahead = RESULTS_PER_PROCESS * processes
         elif threads > 0:

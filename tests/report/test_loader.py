@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -258,6 +261,34 @@ def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(Invalid, match=rf"{what}\. Pass a run or sweep directory, such as runs/digits-1"):
             find([str(place)])
+
+
+def test_runs_inside_a_run_are_its_own_affair(tmp_path: Path) -> None:
+    run = record(tmp_path / "all/run")
+    record(tmp_path / "all/run/inside")
+    assert find([str(tmp_path / "all")]) == find([str(run)]) == ([run], [])
+
+
+def test_a_folder_that_cannot_be_listed_is_refused_unless_it_is_inside_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, closed, scandir = record(tmp_path / "all/run"), list[Path](), os.scandir
+
+    def listed(path: Any) -> Any:
+        if Path(path) in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    (run / "checkpoints").mkdir(exist_ok=True)
+    closed.append(run / "checkpoints")
+    assert find([str(tmp_path / "all")]).runs == [run]
+    (tmp_path / "all/other").mkdir()
+    for place in (tmp_path / "all/other", tmp_path / "all"):
+        closed.append(place)
+        rule = f"a folder of runs must be readable, got {str(place)!r} (Permission denied). Make it readable, or pass "
+        with pytest.raises(Invalid, match=re.escape(rule)):
+            find([str(tmp_path / "all")])
 
 
 def test_a_run_that_is_held_is_seen_to_go_on_and_one_that_was_killed_is_not(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,17 +22,28 @@ def find(paths: Sequence[str]) -> Found:
     runs: dict[Path, Path] = {}
     sweeps: dict[Path, Path] = {}
     for path in map(Path, paths):
-        own_runs, own_sweeps = _below(path, "spec.json"), _below(path, "sweep.json")
-        if not own_runs and not own_sweeps:
+        own = _below(path)
+        if not own.runs and not own.sweeps:
             what = "contains no runs or sweeps" if path.is_dir() else "is not a directory"
             raise Invalid(f"{str(path)!r} {what}. Pass a run or sweep directory, such as runs/digits-1.")
-        runs |= {found.resolve(): found for found in own_runs}
-        sweeps |= {found.resolve(): found for found in own_sweeps}
+        runs |= {found.resolve(): found for found in own.runs}
+        sweeps |= {found.resolve(): found for found in own.sweeps}
     return Found(list(runs.values()), list(sweeps.values()))
 
 
-def _below(folder: Path, name: str) -> list[Path]:
-    """The directories that contain a file with this name, without those inside a run or a sweep."""
-    if any((folder / file).exists() for file in ("spec.json", "sweep.json")):
-        return [folder] if (folder / name).exists() else []
-    return sorted(path.parent for path in folder.rglob(name))
+def _below(folder: Path) -> Found:
+    """The runs and sweeps in a folder, sorted, without those inside a run or a sweep."""
+    runs, sweeps = list[Path](), list[Path]()
+    for place, folders, files in os.walk(folder, onerror=_refuse):
+        runs += [Path(place)] * ("spec.json" in files)
+        sweeps += [Path(place)] * ("sweep.json" in files)
+        if "spec.json" in files or "sweep.json" in files:
+            folders.clear()
+    return Found(sorted(runs), sorted(sweeps))
+
+
+def _refuse(error: OSError) -> None:
+    """Raise `Invalid` for a folder that nobody may list: a report without its runs would be wrong."""
+    if isinstance(error, PermissionError):
+        fix = "Make it readable, or pass only runs that are."
+        raise Invalid(f"a folder of runs must be readable, got {error.filename!r} ({error.strerror}). {fix}") from error

@@ -62,6 +62,35 @@ def test_a_broken_rule_is_answered_and_nothing_is_written(
     assert Path("runs/a/spec.json").read_text() == before
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--figures", "file"), "--figures needs a folder that can be written, got 'file' (not a folder)."),
+        (("--figures", "nowhere"), "--figures needs a folder that can be written, got 'nowhere' (not a folder)."),
+        (("--latex", "file/a.tex"), "--latex needs a folder that can be written, got 'file' (not a folder)."),
+        (("-o", "file/x/a.html"), "--out needs a folder that can be written, got 'file/x' (Not a directory)."),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_written(
+    tardygrad: Command, options: tuple[str, ...], said: str
+) -> None:
+    record(Path("runs/a"), rounds=1)
+    Path("file").touch()
+    Path("nowhere").symlink_to("nothing")
+    before = sorted(Path().rglob("*"))
+    code, out, err = tardygrad("report", "runs/a", *options)
+    assert (code, out, err) == (2, "", f"error: {said} Choose another one.\n")
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_figures_may_go_into_a_folder_behind_a_link(tardygrad: Command) -> None:
+    record(Path("runs/a"), rounds=1)
+    Path("pictures").mkdir()
+    Path("link").symlink_to("pictures")
+    assert tardygrad("report", "runs/a", "--figures", "link").code == 0
+    assert list(Path("pictures").glob("*.pdf"))
+
+
 def test_a_damaged_record_is_no_report(tardygrad: Command) -> None:
     (record(Path("runs/a"), rounds=1) / "events.jsonl").write_text("[1]\n")
     code, _, err = tardygrad("report", "runs/a")

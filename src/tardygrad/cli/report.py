@@ -6,6 +6,7 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import typer
 
@@ -28,15 +29,17 @@ def report(options: commands.Report) -> None:
         raise Invalid(f"--latex must be a file that ends in .tex, got {latex!r}.")
     with waiting("reading the record"):
         content = build(options.runs, title=options.title, baseline=options.baseline, target=options.target)
-        make_directory(page.parent)
+        _make_folder("--out", page.parent)
+        if latex is not None:
+            _make_folder("--latex", Path(latex).parent)
+        if figures is not None:
+            _make_folder("--figures", Path(figures))
         put(page, content.html().encode())
     lines, written = [*content.results, f"report  {page}"], list[Path]()
     if latex is not None:
-        make_directory(Path(latex).parent)
         put(Path(latex), "\n".join(content.tables).encode())
         lines.append(f"latex  {latex}")
     if figures is not None:
-        make_directory(Path(figures))
         with waiting("laying out the figures"):
             drawn = list(content.paper_figures())
         for figure in counted(drawn, total=len(drawn), what="figures"):
@@ -47,6 +50,18 @@ def report(options: commands.Report) -> None:
         show_json(facts | {"figures": [str(path) for path in written], "latex": latex})
         return
     show("\n".join(lines))
+
+
+def _make_folder(option: str, folder: Path) -> None:
+    """Create a folder if it does not exist; raise `Invalid` if it cannot be written."""
+    try:
+        make_directory(folder)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = "not a folder" if isinstance(error, FileExistsError) else error.strerror or error
+        rule = f"{option} needs a folder that can be written, got {str(folder)!r} ({why})"
+        raise Invalid(f"{rule}. Choose another one.") from error
 
 
 def watch(options: commands.Watch) -> None:

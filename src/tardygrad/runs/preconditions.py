@@ -18,6 +18,9 @@ def check_run(method: Method, task: Task, pool: Pool, settings: Settings) -> Non
     if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
         raise Invalid("an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
     features = features_of(pool)
+    if settings["until"] is not None and features.checkpoint and not features.deadline:
+        fix = "Declare it, or use rounds."
+        raise Invalid(f"`until` needs an engine with the feature `deadline`, got {type(pool).__name__}. {fix}")
     ClientEvaluations(task, settings["evaluate_clients"], features)
     by_opening = isinstance(task, CountsByOpening) and task.counts_by_opening
     if method.weight_by == "samples" and by_opening and not features.opens_data:

@@ -71,9 +71,6 @@ class Run:
             raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
-        if settings["until"] is not None and features.checkpoint and not features.deadline:
-            fix = "Declare it, or use rounds."
-            raise Invalid(f"`until` needs an engine with the feature `deadline`, got {type(pool).__name__}. {fix}")
         self.scores = Scores(task, features.evaluator)
         self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], features)
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one

@@ -155,6 +155,18 @@ def test_a_log_gets_a_line_of_progress_now_and_then(tardygrad: Command, monkeypa
             assert re.fullmatch(line.format(r"[\d.]+") + r"  \S+/\w+  \d+:\d\d:\d\d left", text)
 
 
+def test_a_line_of_progress_has_the_last_score(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = iter([0.0, 0.0, 0.0, 30.0, 30.0])  # the beginning, three rounds and the rate of the only line
+    monkeypatch.setattr(progress, "PAUSE", 20.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(times))
+    scores: list[dict[str, float]] = [{"test_loss": 0.5}, {"test_loss": 0.25}, {}]
+    rows = [{"time": 1.0, "loss": 2.0, **score} for score in scores]
+    assert list(progress.round_progress(rows, done=0, rounds=3)) == rows
+    assert capsys.readouterr().err == "round 3/3  1 s  loss 2  test loss 0.25  6/min  0:00:00 left\n"
+
+
 def test_a_terminal_gets_a_progress_bar(tardygrad: Command) -> None:
     master, terminal = pty.openpty()
     process = _start("run", "small.toml", "run.rounds=200", "task.dimension=3000", "--json", stderr=terminal)

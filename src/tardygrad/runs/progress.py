@@ -127,15 +127,21 @@ def round_progress(rows: Iterable[Row], *, done: int, rounds: int | None, until:
     """Pass the rows of a run on, with a progress bar: of its rounds, or else of its time."""
     score = ""
 
-    def describe(row: Row) -> str:
+    def with_score() -> Iterator[Row]:
+        """The rows; notes the score of each that has one, since `describe` does not see every row."""
         nonlocal score
-        if row.get("test_accuracy") is not None:
-            score = f"test accuracy {row['test_accuracy']:.1%}"
-        elif row.get("test_loss") is not None:
-            score = f"test loss {row['test_loss']:.4g}"
+        for row in rows:
+            if row.get("test_accuracy") is not None:
+                score = f"test accuracy {row['test_accuracy']:.1%}"
+            elif row.get("test_loss") is not None:
+                score = f"test loss {row['test_loss']:.4g}"
+            yield row
+
+    def describe(row: Row) -> str:
         spent = f"  ε {row['epsilon']:.3g}" if "epsilon" in row else ""
         return f"{row['time']:.4g} s  loss {row['loss']:.4g}  {score}{spent}"
 
     if rounds is None:
-        return progress_bar(rows, describe, what="second", total=until or 0.0, count=lambda row: float(row["time"]))
-    return progress_bar(rows, describe, what="round", total=rounds, done=done)
+        total = until or 0.0
+        return progress_bar(with_score(), describe, what="second", total=total, count=lambda row: float(row["time"]))
+    return progress_bar(with_score(), describe, what="round", total=rounds, done=done)

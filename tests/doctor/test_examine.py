@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, progress
+from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, progress, swings
 from tardygrad.doctor.delay_checks import delays
 from tardygrad.doctor.examine import Examined, examine, in_order
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
@@ -280,6 +280,26 @@ def test_a_test_loss_that_rises_while_the_training_loss_falls_is_overfitting(
     assert "the test loss rose from 1 in round" in found.says
     rising = replace(tested, rounds=replace(tested.rounds, loss=tested.rounds.loss[::-1].copy()))
     assert overfitting(rising, WhatIf(rising)) is None, "the training loss rises too: that is no overfitting"
+
+
+@pytest.mark.parametrize(
+    ("losses", "says"),
+    [
+        ([0.8, 0.7, 0.2, 0.5, 4.0, 0.4], "it was 0.2 in round 9, 4 in round 15 and 0.4 in round 18, while"),
+        ([0.8, 0.7, 0.2, 0.1, 4.0], "it was 0.1 in round 12, 4 in round 15, while"),
+        ([0.8, 0.7, 0.2, 0.28, 0.27], None),
+        ([0.8, 0.1, 0.001, 0.004, 0.002], None),  # as large as the noise of a test loss near 0
+        ([0.8, 0.2, 4.0], None),  # too few
+    ],
+)
+def test_a_test_loss_that_goes_up_and_down_is_noted(losses: list[float], says: str | None, tmp_path: Path) -> None:
+    history = read(record(tmp_path / "run", clip2(), fleet(), rounds=60))
+    scores = [Evaluation(3.0 * i, 3 * i + 3, {"loss": loss}, None) for i, loss in enumerate(losses)]
+    tested = replace(history, evaluations=scores)
+    found = swings(tested, WhatIf(tested))
+    assert found is None if says is None else found and says in found.says
+    rising = replace(tested, rounds=replace(tested.rounds, loss=tested.rounds.loss[::-1].copy()))
+    assert swings(rising, WhatIf(rising)) is None, "the training loss rises too: other checks say so"
 
 
 @pytest.mark.parametrize("harmed", [True, False])

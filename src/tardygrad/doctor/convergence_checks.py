@@ -1,4 +1,4 @@
-"""Checks of convergence: divergence, steps that are too small, overfitting and clips."""
+"""Checks of convergence: divergence, steps that are too small, overfitting, unsteady test losses and clips."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ EVALUATED = 5  # fewer evaluations do not show that a score stays as it is
 LEARNED = 0.1  # a smaller gain in test accuracy, or share of the test loss, may be chance
 MORE = 0.02  # of test accuracy: a smaller gain does not count
 RISEN = 1.1  # a test loss that is this many times its lowest value has risen, if the trend is clear
+SWINGS = 1.5  # a test loss that is this many times an earlier one swings, if it also lost a tenth of the gain
 
 
 def skipped_checks(history: History) -> set[str]:
@@ -225,8 +226,7 @@ def _gains(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
 
 def overfitting(history: History, what_if: WhatIf) -> Finding | None:
     """The test loss rises while the training loss falls."""
-    scores = [(event.round, event.scores.get("loss")) for event in history.evaluations]
-    tested = [(number, loss) for number, loss in scores if loss is not None and math.isfinite(loss)]
+    tested = _test_losses(history)
     best, least = min(tested, key=lambda pair: pair[1], default=(0, math.nan))
     rounds, losses = np.array([pair for pair in tested if pair[0] >= best]).T if tested else (np.empty(0), np.empty(0))
     trained = history.rounds.loss[max(best - 1, 0) :]
@@ -244,6 +244,28 @@ def overfitting(history: History, what_if: WhatIf) -> Finding | None:
         return Finding("note", "overfitting", accuracy, numbers=numbers)
     advice = f"end the run near round {best}, or regularise: weight decay, augmentation, a smaller model"
     return Finding("warning", "overfitting", says, advice, numbers=numbers)
+
+
+def swings(history: History, what_if: WhatIf) -> Finding | None:
+    """The test loss goes up again by much, while the training loss falls; not if that is overfitting."""
+    tested = _test_losses(history)
+    best, least = min(tested, key=lambda pair: pair[1], default=(0, math.nan))
+    later, peak = max((pair for pair in tested if pair[0] > best), key=lambda pair: pair[1], default=(0, -math.inf))
+    lost = len(tested) >= EVALUATED and peak > SWINGS * least and peak - least > LEARNED * (tested[0][1] - least)
+    if not lost or not trend(history).falls or overfitting(history, what_if):
+        return None
+    number, last = tested[-1]
+    says = f"the test loss swings: it was {least:.4g} in round {best}, {peak:.4g} in round {later}"
+    says += f" and {last:.4g} in round {number}" if number > later else ""
+    says += ", while the training loss fell. Smaller rates or more updates per round make it steadier."
+    numbers = {"round": best, "least": least, "highest": peak, "last": last}
+    return Finding("note", "swings", says, numbers=numbers)
+
+
+def _test_losses(history: History) -> list[tuple[int, float]]:
+    """The round and the test loss of each evaluation, without those that are not finite."""
+    scores = [(event.round, event.scores.get("loss")) for event in history.evaluations]
+    return [(number, loss) for number, loss in scores if loss is not None and math.isfinite(loss)]
 
 
 def _overshoots(history: History, loss: float) -> bool:

@@ -31,6 +31,7 @@ CHECKS: dict[str, Check] = {
     "tail": tail_checks.tails,
     "progress": convergence_checks.progress,
     "overfitting": convergence_checks.overfitting,
+    "swings": convergence_checks.swings,
     "outer clip": convergence_checks.outer_clip,
     "local clip": convergence_checks.local_clip,
     "refusals": client_checks.refusals,
@@ -92,7 +93,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
     skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
     skipped |= set() if len(history.machines) > 1 else {"machines"}
     skipped |= set() if client_checks.server_time(history) else {"server"}
-    skipped |= set() if history.evaluations else {"overfitting"}
+    skipped |= set() if history.evaluations else {"overfitting", "swings"}
     skipped |= set() if history.status == "failed" else {"failure"}
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     facts = (str(path), history.method, history.state, len(history.rounds), history.time)

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import signal
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,11 @@ def test_a_sweep_scores_settings_as_runs_of_ones_own_would(tmp_path: Path, tardy
     assert (shown.code, "make_run     4/4" in shown.out) == (0, True)
     page = build([str(tmp_path / "sweep")]).html()
     assert f"make_run(lr={best[0]}, local_lr={best[1]}, seed=0)" in page
+
+
+def test_a_sweep_of_a_partial_function_is_called_as_the_function() -> None:
+    found = tg.sweep(partial(simulated, local_lr=0.1), {"lr": [0.1]})
+    assert str(found).splitlines()[1].startswith("simulated ")
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(

@@ -252,7 +252,8 @@ class FleetClock:
             events = (fleet.crashes, fleet.slow, fleet.slow_spells, fleet.available, fleet.faults) if fleet else ()
             if fleet and any((*events, *fleet.dropouts)):
                 raise Invalid(
-                    "a fleet with failures or slow-downs needs real seconds, got second=0. Set engine.second."
+                    "a fleet with crashes, dropouts, faults, slow-downs or hours of availability needs real seconds, "
+                    "got second=0. Set engine.second, or leave these out of the fleet."
                 )
             return
         if fleet is None:

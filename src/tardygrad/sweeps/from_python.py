@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import math
@@ -191,7 +192,8 @@ def configure(
         raise Invalid(f"with a target, the best settings are those that reach it first, got best={best!r} too.")
     check_settings(sampler, "time" if target is not None else best, budget, target, workable)
     stored: dict[str, Any] = {key: check_values(key, values, sampler) for key, values in listed.items()}
-    name = getattr(make_run, "__name__", "make_run")
+    function = make_run.func if isinstance(make_run, functools.partial) else make_run
+    name = getattr(function, "__name__", "make_run")
     if not callable(make_run):
         raise Invalid(f"a sweep needs a function that makes a run, got {make_run!r}.")
     if "seed" in stored:

@@ -100,7 +100,10 @@ def plan(options: commands.Plan) -> None:
 
 
 def _check_engine(built: spec.Built) -> None:
-    """Raise `Invalid` if the simulator refuses its settings; start no processes."""
+    """Raise `Invalid` if the simulator refuses its settings.
+
+    A pool says so when it is made. With 0 or several valid workers it would start processes, so it is not made then.
+    """
     workers, batch = (built.engine.arguments.get(key, 1) for key in ("workers", "batch"))
     if built.engine.simulated and (workers < 0 or workers == 1 or batch != 1):
         built.pool().close()

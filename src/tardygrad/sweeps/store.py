@@ -95,7 +95,9 @@ class Store:
 
     def result(self, run: PlannedRun) -> StoredResult | None:
         """The result of a run; None if it is missing or its file is damaged."""
-        path = self.path(run)
+        return self._result(self.path(run))
+
+    def _result(self, path: Path) -> StoredResult | None:
         if path not in self._known:
             with suppress(ValueError, RecordError, KeyError, TypeError):
                 row = self._read(path)["result"]
@@ -117,13 +119,12 @@ class Store:
 
     def path(self, run: PlannedRun) -> Path:
         """The file of a run's result."""
-        text = json.dumps(_decisive(json.dumps(run.spec)), sort_keys=True)
-        name = f"{run.name}-{blake2b(text.encode(), digest_size=6).hexdigest()}"
+        name = f"{run.name}-{_hash(json.dumps(run.spec))}"
         return self.folder / f"{name.replace('²', '2').replace(', ', '-').lower()}.json"
 
     def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """The runs that have no result yet, each once."""
-        return list({self.path(run): run for run in runs if self.result(run) is None}.values())
+        return [run for path, run in {self.path(run): run for run in runs}.items() if self._result(path) is None]
 
     def run_missing(self, runs: Iterable[PlannedRun], jobs: int) -> Iterator[Path]:
         """Run the missing ones in `jobs` processes and yield each file when it is written."""
@@ -160,14 +161,15 @@ class Store:
 
 
 @cache
-def _decisive(text: str) -> dict[str, Any]:
-    """The part of a spec that decides the result, defaults filled in."""
-    tables = parse(json.loads(text)).resolved()
+def _hash(spec: str) -> str:
+    """A hash of the part of a spec that decides the result, defaults filled in; the spec is JSON."""
+    tables = parse(json.loads(spec)).resolved()
     task = {key: value for key, value in tables["task"].items() if key not in _PLACES and (key, value) not in _LATER}
     run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
     if tables["run"]["until"] is not None:  # else the hash is that of earlier versions
         run["until"] = tables["run"]["until"]
-    return {**tables, "task": task, "engine": {**tables["engine"], "workers": 1}, "run": run}
+    decisive = {**tables, "task": task, "engine": {**tables["engine"], "workers": 1}, "run": run}
+    return blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 @cache

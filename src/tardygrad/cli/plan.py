@@ -58,6 +58,7 @@ class Plan(NamedTuple):
     idle: float  # share of the clients' time awake that they have no job
     asleep: float  # share of the clients' time
     lost: int
+    cancelled: int  # jobs whose clients fell asleep
     classes: dict[str, Share]
     memory: Memory
     epsilon: float | None = None  # that a private run spends; None: above 500
@@ -158,6 +159,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
         idle=busy_time.idle(fleet.clients, time),
         asleep=busy_time.sleep(time) / (fleet.clients * time) if time else 0.0,
         lost=lost,
+        cancelled=busy_time.cancelled,
         classes=_shares(fleet, delays),
         memory=meter.memory if built.engine.simulated else built.memory(),
         epsilon=accountant.epsilon if accountant else None,
@@ -188,6 +190,7 @@ def _show(plan: Plan) -> None:
         "idle": f"{plan.idle:.1%} of " + ("the rest" if plan.asleep else f"{plan.clients} clients' time"),
         "model": plural(plan.parameters, "parameter"),
         "lost": f"{plan.lost} (a client lost twice counts twice)" if plan.lost else "",
+        "cancelled": f"{plural(plan.cancelled, 'job')}, at the end of a client's window" if plan.cancelled else "",
         "privacy": f"{guarantee(plan.epsilon, plan.delta)} for each client" if plan.delta else "",
     }
     show_table(("", ""), (fact for fact in facts.items() if fact[1]), plan.method, header=False)

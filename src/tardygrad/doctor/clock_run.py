@@ -83,13 +83,16 @@ class BusyTime:
         self.busy = 0.0
         self.asleep: dict[int, float] = {}  # by client: since when
         self.slept = 0.0
+        self.cancelled = 0  # jobs of clients that fell asleep
 
     def add(self, event: Event) -> None:
         now, message, _, jobs = event
         if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
             serial, s, since = self.out[message.client]
-            cancelled = isinstance(message, Lost) or (isinstance(message, Asleep) and message.job == "cancel")
-            if cancelled or (isinstance(message, Update) and message.serial == serial):  # otherwise it is a duplicate
+            cancelled = isinstance(message, Asleep) and message.job == "cancel"
+            self.cancelled += cancelled
+            returned = isinstance(message, Update) and message.serial == serial  # otherwise it is a duplicate
+            if cancelled or returned or isinstance(message, Lost):
                 self.busy += max(now - since, 0.0)
                 del self.out[message.client]
             elif isinstance(message, Asleep) and message.job == "suspend":

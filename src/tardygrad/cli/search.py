@@ -196,7 +196,7 @@ def _show(ranking: Ranking) -> None:
         work = str(method.concurrency or (method.buffer if method.mode == "sync" else "all"))
         numbers = ["–"] * 4
         if clock:
-            numbers = [f"{clock.per_round:.4g}", f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
+            numbers = [_seconds(clock.per_round), f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
         numbers[2] += " !" if setting.warning else ""
         name = ", ".join(mark for mark, holds in marks.items() if holds)
         rows.append((name, method.mode, str(method.buffer), work, *_result(setting), *numbers))
@@ -207,12 +207,16 @@ def _show(ranking: Ranking) -> None:
 def _result(setting: Candidate) -> list[str]:
     """Seconds, rounds and, of a trained setting, the number of its runs."""
     if setting.trained is None:
-        return [f"{setting.seconds:.4g}", str(setting.rounds)] if setting.clock else ["–", "–"]
+        return [_seconds(setting.seconds), f"{setting.rounds:,}"] if setting.clock else ["–", "–"]
     trials, reached = setting.trained.trials, setting.trained.reached
     if setting.seconds == math.inf:
-        return [f"over {max(trial.until for trial in trials):.4g}", "–", str(len(trials))]
+        return [f"over {_seconds(max(trial.until for trial in trials))}", "–", str(len(trials))]
     runs = str(reached) if reached == len(trials) else f"{reached} of {len(trials)}"
-    return [f"{setting.seconds:.4g}", str(setting.rounds), runs]
+    return [_seconds(setting.seconds), f"{setting.rounds:,}", runs]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.4g}"
 
 
 def _remarks(ranking: Ranking, tolerance: Tolerance, rounds: int) -> list[str]:
@@ -222,7 +226,8 @@ def _remarks(ranking: Ranking, tolerance: Tolerance, rounds: int) -> list[str]:
         lines.append(f"!  above {tolerance.delay:.4g}, the delay that the theory tolerates ({tolerance.why})")
     simulated = [setting.clock.rounds for setting in ranking.settings if setting.clock]
     if simulated and min(simulated) < rounds:
-        lines.append(f"simulated: {min(simulated):,} to {max(simulated):,} of {rounds:,} rounds per setting")
+        least, most = min(simulated), max(simulated)
+        lines.append(f"simulated: {least:,} to {most:,} rounds of each setting; seconds are scaled to the rounds shown")
     if ranking.caveat:
         lines.append(f"{ranking.caveat}; --train measures it")
     if why:

@@ -14,7 +14,7 @@ from tardygrad.doctor.race import Race, Training
 from tardygrad.doctor.search import changes, rank_settings, settings, sizes
 from tardygrad.doctor.search_chart import BEYOND, search_chart
 from tardygrad.doctor.theorems import presets, tail_of, tolerance
-from tardygrad.runs.events import Tail
+from tardygrad.runs.events import TailEstimate
 from tests.doctor.planted import clip2, fleet, sgdclip
 
 TWO = tg.Fleet((tg.Group("quick", 1, tg.Uniform(1.5, 1.5)), tg.Group("slow", 1, tg.Uniform(4.0, 4.0))))
@@ -253,7 +253,7 @@ def test_the_tolerance_is_that_of_the_methods_theorem() -> None:
 
 def test_the_tail_index_is_the_one_measured_the_specs_or_a_guess() -> None:
     noisy = {"task": {"noise": {"kind": "stable", "tail": 1.2}}}
-    tail = Tail(9.0, 30, 1.7, 1.6, 1.8, "heavy-tailed, infinite variance", "hill", 900)
+    tail = TailEstimate(9.0, 30, 1.7, 1.6, 1.8, "heavy-tailed, infinite variance", "hill", 900)
     assert tail_of(noisy, [tail]) == (1.7, "measured in round 30")
     assert tail_of(noisy, [tail._replace(high=2.2)]) == (1.2, "from the spec's noise")  # not clear
     assert tail_of(noisy, [tail._replace(round=None)]) == (1.7, "probed at x_0")

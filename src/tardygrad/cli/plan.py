@@ -45,7 +45,7 @@ class Share(NamedTuple):
     delay: float | None  # mean
 
 
-class Plan(NamedTuple):
+class ClockPlan(NamedTuple):
     """What a run will take; times are seconds of the virtual clock."""
 
     method: str
@@ -128,7 +128,7 @@ def clock_events(built: spec.Built, server: ServerLike, pool: Pool) -> Iterator[
         yield event
 
 
-def simulated(built: spec.Built, fleet: Fleet) -> Plan:
+def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
     """Drive the method's server on the fleet's clock, without gradients."""
     method, parameters = built.method, built.task.parameters
     server, pool = clock_only(method, fleet, parameters=parameters, seed=built.run.seed)
@@ -148,7 +148,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> Plan:
     time, rounds = pool.now, server.round
     if not rounds:
         raise Invalid(f"a plan needs a round, got run.until={built.run.until:g}, when none is done. Use a larger one.")
-    return Plan(
+    return ClockPlan(
         method=str(method),
         clients=fleet.clients,
         parameters=parameters,
@@ -180,7 +180,7 @@ def _shares(fleet: Fleet, delays: dict[str, list[int]]) -> dict[str, Share]:
     }
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: ClockPlan) -> None:
     rate = "" if plan.rounds_per_second is None else f" ({plan.rounds_per_second:.4g} rounds per second)"
     delay = plan.delay
     facts = {

@@ -26,7 +26,7 @@ from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.checks import quoted
 from tardygrad.runs.directions import Directions
-from tardygrad.runs.events import Tail
+from tardygrad.runs.events import TailEstimate
 from tardygrad.runs.history import History, read_history
 from tardygrad.runs.loop import clock_only
 from tardygrad.runs.record import Row, replace
@@ -54,7 +54,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     if spec_path and spec_path.exists():
         raise Invalid(f"--write must be a new file, got {write!r}, which exists. Choose another name.")
     fitted: FittedFleet | None = None
-    tails: list[Tail] = []
+    tails: list[TailEstimate] = []
     if run is not None:
         with waiting("reading the record"):
             history = read_history(run_dir(run))
@@ -132,7 +132,7 @@ def _scale(history: History, method: Method) -> float:
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _tolerance(spec: Spec, method: Method, rounds: int, tails: list[Tail]) -> Tolerance:
+def _tolerance(spec: Spec, method: Method, rounds: int, tails: list[TailEstimate]) -> Tolerance:
     tail = tail_of(spec.resolved(), tails)
     bound = tolerance(method, rounds, tail.tail, spec.method.arguments.get("schedule"))
     if bound == math.inf:

@@ -12,7 +12,7 @@ from tardygrad.doctor import client_checks, convergence_checks, delay_checks, ta
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
-from tardygrad.runs.events import Tail, tail_event
+from tardygrad.runs.events import TailEstimate, tail_event
 from tardygrad.runs.history import History, read_history
 from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json, reading_record
@@ -109,7 +109,7 @@ def in_order(findings: Iterable[Finding]) -> list[Finding]:
     )
 
 
-def _probed(history: History) -> Tail | None:
+def _probed(history: History) -> TailEstimate | None:
     """The tail of the gradient noise at x_0, as in `tardygrad tail RUN --at init`."""
     if history.spec is None:
         why = why_no_spec(read_json(history.path / "spec.json"))

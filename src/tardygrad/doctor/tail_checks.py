@@ -10,7 +10,7 @@ from tardygrad.doctor.client_checks import overflows
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
 from tardygrad.doctor.trend import trend
 from tardygrad.doctor.what_if import WhatIf
-from tardygrad.runs.events import Tail
+from tardygrad.runs.events import TailEstimate
 from tardygrad.runs.history import History
 from tardygrad.runs.record import Row
 from tardygrad.runs.record_values import printable
@@ -35,7 +35,7 @@ def tails(history: History, what_if: WhatIf) -> Finding | None:
     return _unclipped(history, says + "the clients do not clip.", {"spike": spike})
 
 
-def tail_finding(history: History, tail: Tail, whose: str) -> Finding:
+def tail_finding(history: History, tail: TailEstimate, whose: str) -> Finding:
     """What a tail index means for clipping."""
     band = (tail.low, tail.high)
     sure = f" ({tail.low:.3g} to {tail.high:.3g})" if all(isinstance(end, int | float) for end in band) else ""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from tardygrad.core.method import Method
-from tardygrad.runs.events import Tail
+from tardygrad.runs.events import TailEstimate
 from tardygrad.runs.history import History
 from tardygrad.runs.run import label
 from tardygrad.theory.delays import MAX_CONSTANT, MIN_CONSTANT, Constants
@@ -55,7 +55,7 @@ def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = N
     return max(math.pow(rounds, preset.tolerance(tail)) for preset in presets(name, schedule))
 
 
-def tail_of(spec: Any, estimates: Sequence[Tail] = ()) -> TailIndex:
+def tail_of(spec: Any, estimates: Sequence[TailEstimate] = ()) -> TailIndex:
     """The tail index of a run's noise: the last clear measurement, or the spec's, or a default."""
     for tail in reversed(estimates):
         if (

@@ -27,7 +27,7 @@ EVEN = 1000  # a larger tail index means that the norms are almost equal: there 
 SMALLEST, LARGEST = 1e-300, 1e150  # numbers that can be drawn and squared
 
 
-class Tail(NamedTuple):
+class NormTail(NamedTuple):
     """Hill's estimate: P(‖δ‖ > r) falls like r to the power −tail."""
 
     tail: float
@@ -141,7 +141,7 @@ class RunView:
         return client_bars(self.history.by_client, self.history.time, most=CLIENTS, limit=BARS)
 
     @cached_property
-    def tail(self) -> Tail | None:
+    def tail(self) -> NormTail | None:
         """The tail of the updates' norms."""
         norms = self.history.rounds.norms
         return tail_of(norms[norms > 0])
@@ -166,7 +166,7 @@ def finite(value: Any) -> float | None:
     return float(f"{max(-LARGEST, min(value, LARGEST)):.6g}") if abs(value) >= SMALLEST else 0.0
 
 
-def tail_of(norms: NDArray[np.float64]) -> Tail | None:
+def tail_of(norms: NDArray[np.float64]) -> NormTail | None:
     """Hill's estimate of the norms' tail; None if they are too few or almost equal.
 
     >>> round(tail_of((1 - (np.arange(10_000) + 0.5) / 10_000) ** (-1 / 1.5)).tail, 2)
@@ -179,4 +179,4 @@ def tail_of(norms: NDArray[np.float64]) -> Tail | None:
     if found.index > EVEN or norms.max() > edge * LARGEST:
         return None
     points = [(float(f"{size:.6g}"), share) for size, share in survival(norms, 100)]
-    return Tail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / number, points)
+    return NormTail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / number, points)

@@ -71,7 +71,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class RegimePart:
     """A table: which lines are run with every seed."""
 
     name: str
@@ -111,7 +111,7 @@ class RegimePlan:
     rungs: list[int]  # rounds
     workloads: dict[str, RegimeWorkload]
     methods: dict[str, MethodGrid]
-    parts: dict[str, Part]
+    parts: dict[str, RegimePart]
     claims: dict[str, dict[str, str]]  # what the paper says, and the rule
 
     @classmethod
@@ -121,7 +121,7 @@ class RegimePlan:
         parts = {}
         for name, table in raw["part"].items():
             changes = {change.pop("label"): change for change in table.pop("changes", [])} or {"": {}}
-            parts[name] = Part(name=name, changes=changes, **{"seeds": raw["seeds"]} | table)
+            parts[name] = RegimePart(name=name, changes=changes, **{"seeds": raw["seeds"]} | table)
         return cls(
             buffer=raw["buffer"],
             tuning_seed=raw["tuning_seed"],

@@ -12,7 +12,7 @@ import altair as alt
 from tardygrad.display import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.accuracy_plot import score_panels
-from tardygrad.reproduce.regime import Line, Part, Regime
+from tardygrad.reproduce.regime import Line, Regime, RegimePart
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import StoredResult
 
@@ -47,7 +47,7 @@ def curves_path(workload: str) -> str:
     return f"images/regime-{workload}.svg"
 
 
-def effects_path(part: Part) -> str:
+def effects_path(part: RegimePart) -> str:
     """The path of a part's picture, from the page."""
     return f"images/regime-{part.name}.svg"
 
@@ -79,7 +79,7 @@ def _shown(regime: Regime, workload: str) -> list[Line]:
     return [line for line in lines if line.workload == workload and line.mode != "server" and line.method in CURVES]
 
 
-def effects(regime: Regime, part: Part) -> list[Row]:
+def effects(regime: Regime, part: RegimePart) -> list[Row]:
     """The mean score of each line with what the part changes, for the seeds of the part; empty until all are done."""
     if any(len(regime.results(line)) < len(part.seeds) for line in part.lines()):
         return []
@@ -92,7 +92,7 @@ def effects(regime: Regime, part: Part) -> list[Row]:
     return rows
 
 
-def _effects_chart(part: Part, found: list[Row]) -> Any:
+def _effects_chart(part: RegimePart, found: list[Row]) -> Any:
     values = sorted({row["value"] for row in found})
     axis = alt.Axis(values=values, format="~g")
     chart = theme.method_lines(found, part.methods).encode(

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Literal, NamedTuple
 
 from tardygrad.reproduce.paper import PaperLine, published_cells
-from tardygrad.reproduce.regime import Line, Part, Regime
+from tardygrad.reproduce.regime import Line, Regime, RegimePart
 from tardygrad.sweeps.statistics import estimate
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
@@ -32,19 +32,19 @@ def judge(regime: Regime) -> dict[str, Judgement]:
     found = {}
     for letter in regime.plan.claims:
         try:
-            found[letter] = _RULES[letter](Scores(regime))
+            found[letter] = _RULES[letter](RegimeScores(regime))
         except Missing:
             found[letter] = Judgement("not run")
     return found
 
 
-class Scores:
+class RegimeScores:
     """The accuracies and times of lines, in per cent and simulated seconds; a run that did not finish has 0 %."""
 
     def __init__(self, regime: Regime) -> None:
         self.regime = regime
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> RegimePart:
         """A part; raises `Missing` unless the plan has it."""
         if name not in self.regime.plan.parts:
             raise Missing
@@ -82,7 +82,7 @@ class Scores:
         return max(lines, key=self.mean)
 
 
-def _no_waiting(scores: Scores) -> Judgement:
+def _no_waiting(scores: RegimeScores) -> Judgement:
     gaps, speedups, holds, details = [], [], [], []
     for workload, fleet in scores.cells():
         sync, fast = (scores.best(workload, fleet, modes) for modes in (["sync"], ASYNCHRONOUS))
@@ -117,10 +117,10 @@ def speedup(cells: Sequence[PaperLine]) -> float:
     return mean(sync) / mean(fast)
 
 
-def _ahead(better: str, worse: str) -> Callable[[Scores], Judgement]:
+def _ahead(better: str, worse: str) -> Callable[[RegimeScores], Judgement]:
     """The rule of claims that compare two methods in the asynchronous modes."""
 
-    def rule(scores: Scores) -> Judgement:
+    def rule(scores: RegimeScores) -> Judgement:
         differences, cells, details = list[float](), [], []
         for (workload, fleet), mode in product(scores.cells(), ASYNCHRONOUS):
             ours, theirs = (scores.by_seed(Line("cells", workload, fleet, mode, method)) for method in (better, worse))
@@ -149,7 +149,7 @@ def standing(differences: Sequence[float]) -> str:
     return f"ahead in {ahead} of {len(differences)} cells, equal in {sum(each == 0 for each in differences)}"
 
 
-def _one_update(scores: Scores) -> Judgement:
+def _one_update(scores: RegimeScores) -> Judgement:
     drops, rates = {}, {}
     for method in ("SGDClip", "Clip²"):
         line = Line("cells", "sst2", "large", "client", method)
@@ -165,7 +165,7 @@ def _one_update(scores: Scores) -> Judgement:
     return Judgement("in part" if plain > 0 and clipped <= plain / 2 else "not reproduced", numbers)
 
 
-def _relatives(scores: Scores) -> Judgement:
+def _relatives(scores: RegimeScores) -> Judgement:
     cells, relatives = (Line(part, "sst2", "large", "client", "") for part in ("cells", "relatives"))
     ours = {name: scores.mean(cells._replace(method=name)) for name in ("Clip²", "SD-Clip²", "DC-Clip²")}
     theirs = {name: scores.mean(relatives._replace(method=name)) for name in ("FADAS", "DN+DyLU")}
@@ -179,7 +179,7 @@ def _relatives(scores: Scores) -> Judgement:
     return Judgement(verdict, f"{numbers} (with a local clip: {more})")
 
 
-def _rates(scores: Scores) -> Judgement:
+def _rates(scores: RegimeScores) -> Judgement:
     part = scores.part("rates")
     found = {
         method: [scores.mean(Line("rates", "sst2", "large", "client", method, change)) for change in part.changes]
@@ -200,7 +200,7 @@ def _share(holds: list[bool], whole: float, part: float) -> Verdict:
     return "reproduced" if share >= whole else "in part" if share >= part else "not reproduced"
 
 
-_RULES: dict[str, Callable[[Scores], Judgement]] = {
+_RULES: dict[str, Callable[[RegimeScores], Judgement]] = {
     "A": _no_waiting,
     "B": _ahead("Clip²", "SGDClip"),
     "C": _ahead("SD-SGDClip", "SGDClip"),

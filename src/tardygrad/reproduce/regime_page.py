@@ -11,7 +11,7 @@ from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
-from tardygrad.reproduce.regime import Line, Part, Regime, RegimePlan, Values, tuning_key
+from tardygrad.reproduce.regime import Line, Regime, RegimePart, RegimePlan, Values, tuning_key
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
@@ -130,7 +130,7 @@ def _workload(plan: RegimePlan, name: str) -> tuple[str, ...]:
     return name, workload.title, str(workload.clients), str(workload.rounds), rungs
 
 
-def _part(regime: Regime, part: Part) -> str:
+def _part(regime: Regime, part: RegimePart) -> str:
     found = [f"## {part.title}"]
     if part.name in charts.AXES and charts.effects(regime, part):
         found.append(f"![Test score of each method: {part.title.lower()}]({charts.effects_path(part)})")

@@ -9,7 +9,7 @@ import altair as alt
 
 from tardygrad.display import theme
 from tardygrad.reproduce.page import table
-from tardygrad.reproduce.regime import Part, Regime
+from tardygrad.reproduce.regime import Regime, RegimePart
 from tardygrad.runs.record import Row, to_json_value
 
 _MODES = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}
@@ -21,7 +21,7 @@ def picture(workload: str) -> str:
     return f"images/regime-tails-{workload}.svg"
 
 
-def points(regime: Regime, part: Part, workload: str) -> list[Row]:
+def points(regime: Regime, part: RegimePart, workload: str) -> list[Row]:
     """The measured tails of a part and a workload: a row for each run, round and layer."""
     return [
         {"mode": _MODES[line.mode], **tail._asdict()}
@@ -32,7 +32,7 @@ def points(regime: Regime, part: Part, workload: str) -> list[Row]:
     ]
 
 
-def section(regime: Regime, part: Part, workload: str) -> list[str]:
+def section(regime: Regime, part: RegimePart, workload: str) -> list[str]:
     """The picture and the table of a part and a workload; nothing before they are measured."""
     found = points(regime, part, workload)
     if not found:

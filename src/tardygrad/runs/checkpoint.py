@@ -29,7 +29,7 @@ from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.checkpoint_checks import check_state, levels_of
 from tardygrad.runs.checks import checksum, go_back, refuse_special, start_again
-from tardygrad.runs.evaluation import Scores
+from tardygrad.runs.evaluation import ScoredRows
 from tardygrad.runs.packing import pack, unpack
 from tardygrad.runs.record import to_json_value, verified_ends, write_error
 
@@ -50,7 +50,7 @@ class Checkpoint(NamedTuple):
 
 
 def capture(
-    server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), scores: Scores | None = None
+    server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), scores: ScoredRows | None = None
 ) -> Checkpoint:
     """The state of a server and its engine, the samples of the round's updates, and the rows that wait for scores."""
     if not isinstance(pending, Pending) or not all(isinstance(job, Job) for job in pending.jobs):

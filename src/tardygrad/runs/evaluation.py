@@ -62,7 +62,7 @@ class ClientEvaluations:
             raise WorkFailed(f"the evaluation of client {client} failed: {described_error(error)}") from error
 
 
-class Scores:
+class ScoredRows:
     """A queue of rows: a row leaves it when its scores are complete and all rows before it have left.
 
     Args:

@@ -19,7 +19,7 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.checks import damaged_line
 from tardygrad.runs.loop import Event
 from tardygrad.runs.record import Row, read_lines
-from tardygrad.tail.estimate import Tail as Estimate
+from tardygrad.tail.estimate import Tail
 
 
 class Dispatch(NamedTuple):
@@ -112,7 +112,7 @@ class Advance(NamedTuple):
     epsilon: float | None = None  # that the run has spent, if its method is private
 
 
-class Tail(NamedTuple):
+class TailEstimate(NamedTuple):
     """The tail index of a round's updates was estimated; see `tail.estimate.Tail`."""
 
     time: float
@@ -160,16 +160,17 @@ class Unknown(NamedTuple):
 
 
 ClientEvent = Dispatch | Arrival | Refusal | ClientLost | Join | Sleep | Wake
-RunEvent = ClientEvent | Advance | Tail | Evaluation | ClientEvaluation | Resume | Unknown
+RunEvent = ClientEvent | Advance | TailEstimate | Evaluation | ClientEvaluation | Resume | Unknown
 
 KINDS: dict[str, type[RunEvent]] = {
     "dispatch": Dispatch, "arrival": Arrival, "refusal": Refusal, "loss": ClientLost, "join": Join,
     "sleep": Sleep, "wake": Wake,
-    "advance": Advance, "tail": Tail, "evaluation": Evaluation, "client evaluation": ClientEvaluation, "resume": Resume,
+    "advance": Advance, "tail": TailEstimate, "resume": Resume,
+    "evaluation": Evaluation, "client evaluation": ClientEvaluation,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _OPTIONAL = ("down", "up", "worker", "node", "state_lost", "epsilon", "discarded")  # left out of a line if None
-_MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *Tail._fields[1:], "seconds"))  # only some records have these
+_MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *TailEstimate._fields[1:], "seconds"))  # only some records have these
 
 
 def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
@@ -203,9 +204,9 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
         yield Dispatch(now, job.client, job.serial, job.round)
 
 
-def tail_event(time: float, round: int | None, found: Estimate | None) -> Tail:
+def tail_event(time: float, round: int | None, found: Tail | None) -> TailEstimate:
     """An estimate as an event; without one all its numbers are null."""
-    return Tail(time, round, *(getattr(found, field, None) for field in Tail._fields[2:]))
+    return TailEstimate(time, round, *(getattr(found, field, None) for field in TailEstimate._fields[2:]))
 
 
 def released(event: RunEvent) -> Sequence[Sequence[int]]:

@@ -24,7 +24,7 @@ from tardygrad.runs.checks import check_lines, last_check, refuse_special, unche
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import PastJob
 from tardygrad.runs.directions import Directions
-from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, Tail, read_events
+from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, read_events
 from tardygrad.runs.kinds import is_simulated, resume_command
 from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.record import Row, read_json, reading_record
@@ -64,7 +64,7 @@ class History:
     evaluations: list[Evaluation]
     client_evaluations: list[ClientEvaluation]
     machines: list[Machine]  # slowest first; empty if they are not known, or if a fleet is emulated
-    tails: list[Tail]
+    tails: list[events.TailEstimate]
     unknown: Counter[str]  # events of kinds that this version does not know
     checked: bool  # whether its lines have checksums; those of older versions have none
     unchecked_spec: str | None  # a sentence, if the checksum of its spec.json was removed
@@ -270,7 +270,7 @@ class _Reader:
         self.evaluations: list[Evaluation] = []
         self.client_evaluations: list[ClientEvaluation] = []
         self.machines = MachineTimes()
-        self.tails: list[Tail] = []
+        self.tails: list[events.TailEstimate] = []
         self.unknown: Counter[str] = Counter()
         self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
@@ -294,7 +294,7 @@ class _Reader:
                 self.evaluations.append(event)
             case ClientEvaluation():
                 self.client_evaluations.append(event)
-            case Tail():
+            case events.TailEstimate():
                 number = self.completed if event.round is None else event.round
                 self.tails.append(event._replace(round=read_count(number)))
 

@@ -45,7 +45,7 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """The vectors of one kind."""
 
     number: int | None  # None: not counted
@@ -58,7 +58,7 @@ class Memory(NamedTuple):
     peak: int  # bytes
     round: int  # of the peak
     rounds: int  # that were simulated
-    parts: dict[str, Part]
+    parts: dict[str, MemoryPart]
 
     def __str__(self) -> str:
         sizes = []
@@ -187,11 +187,11 @@ class Meter:
     def _note(self, round: int, jobs: int, starts: int, updates: int, work: int, checkpoint: int = 0) -> None:
         updates += min(self.ahead, jobs)
         parts = {
-            "model": Part(None, self.own),
-            "start vectors": Part(starts, starts * self.model),
-            "updates": Part(updates, updates * self.update),
-            "work": Part(None, work),
-            "checkpoint": Part(None, checkpoint),
+            "model": MemoryPart(None, self.own),
+            "start vectors": MemoryPart(starts, starts * self.model),
+            "updates": MemoryPart(updates, updates * self.update),
+            "work": MemoryPart(None, work),
+            "checkpoint": MemoryPart(None, checkpoint),
         }
         peak = sum(part.bytes for part in parts.values())
         self.memory = self.memory._replace(rounds=round)

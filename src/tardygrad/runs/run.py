@@ -38,7 +38,7 @@ from tardygrad.runs.checks import checksum
 from tardygrad.runs.describe import label as label
 from tardygrad.runs.describe import versions as versions
 from tardygrad.runs.directions import Directions
-from tardygrad.runs.evaluation import ClientEvaluations, Scores
+from tardygrad.runs.evaluation import ClientEvaluations, ScoredRows
 from tardygrad.runs.events import RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
@@ -71,7 +71,7 @@ class Run:
             raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
-        self.scores = Scores(task, features.evaluator)
+        self.scores = ScoredRows(task, features.evaluator)
         self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], features)
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only

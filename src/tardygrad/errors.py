@@ -73,10 +73,17 @@ def described_error(error: BaseException) -> str:
     """The type and the text of an error, and the last line of the user's own code that it came through."""
     own = _own_frames(error)
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    text = str(error)
+    text = _text(error)
     if "Original Traceback" in text:  # of a DataLoader's process
         return text.strip().splitlines()[-1] + where
     return f"{type(error).__name__}: {shortened(text, 2000)}{where}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # of a `__str__` of the user's own
+        return "an error without a text"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -93,7 +100,8 @@ def is_of_own_code(error: BaseException) -> bool:
 def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     ours = (str(Path(__file__).parent), str(Path(os.__file__).parent), "<")  # tardygrad, Python and its packages
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(ours)]
-    return [frame for frame in frames if "site-packages" not in frame.filename]
+    frames = [frame for frame in frames if "site-packages" not in frame.filename]
+    return [frame for frame in frames if os.path.isabs(frame.filename) or Path(frame.filename).exists()]  # not Cython
 
 
 def shortened(text: str, most: int) -> str:
@@ -112,7 +120,7 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("No luck.  \\nAt all."))
     'ValueError: No luck'
     """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
     return shortened(": ".join([type(error).__name__, *lines[:1]]), 300).rstrip(".")
 
 
@@ -130,7 +138,8 @@ def check_integer(name: str, value: object, least: int = 1, most: float = COUNTA
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         too_many = most == COUNTABLE and isinstance(value, int) and value > most
         rule = f" from {least} to {most:,}" if too_many or most < COUNTABLE else f", {least} or more"
-        raise Invalid(f"`{name}` must be a whole number{rule}, got {_shown(value)}.")
+        fix = " Convert it by int()." if hasattr(value, "__index__") and not isinstance(value, int) else ""
+        raise Invalid(f"`{name}` must be a whole number{rule}, got {_shown(value)}.{fix}")
 
 
 def _shown(value: object) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.errors import is_of_own_code
 
 CLIENTS = 4
 INPUTS = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
@@ -147,13 +149,53 @@ def test_what_a_loop_returns_is_checked() -> None:
     def move(module: Any, job: Job) -> Any:
         squares = tg.SquaredMoves(module)
         module[0].weight.data += 1
-        return tg.LocalResult(squares=squares) if job.serial else [0.5]
+        bad = squares.total.half(), "x", squares.total[1:]
+        if job.serial == 5:
+            module.register_buffer("more", torch.zeros(2))
+        wrong: list[Any] = [[0.5], *(tg.LocalResult(squares=value) for value in (squares, *bad))]
+        return [*wrong, None, tg.LocalResult(steps=np.int64(3))][job.serial]
 
     task = own(network(), move)
-    texts = ("must return the mean loss as a number, a LocalResult or None, got list", "Call its `add` after each")
+    size = task.parameters
+    squares = rf"SquaredMoves, or a float32 tensor with shape \[{size}\], got "
+    texts = (
+        "must return the mean loss as a number, a LocalResult or None, got list",
+        "Call its `add` after each",
+        rf"{squares}\[{size}\] of torch.float16",
+        rf"{squares}str",
+        rf"{squares}\[{size - 1}\] of torch.float32",
+        "must not add, remove or resize persistent buffers",
+        r"`steps` must be a whole number, 0 or more, got np.int64\(3\)\. Convert it by int",
+    )
     for serial, text in enumerate(texts):
         with pytest.raises(tg.Invalid, match=text):
             tg.work(Job(0, serial, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
+
+
+def test_a_loss_that_no_record_can_hold_is_infinite() -> None:
+    for loss, told in ((1e101, math.inf), (-1e308, -math.inf), (1e99, 1e99)):
+        task = own(network(), lambda module, job, loss=loss: loss)
+        assert task.train(Job(0, 0, 0, task.init(0), 1, None, seed=0)).loss == told
+
+
+def test_an_error_without_a_text_is_named_by_its_type() -> None:
+    class Mute(Exception):
+        def __str__(self) -> Any:
+            return None
+
+    def loop(module: Any, job: Job) -> None:
+        raise Mute
+
+    with pytest.raises(tg.WorkFailed, match=r"Mute: an error without a text \(test_trainer_task\.py, line \d+\)"):
+        tg.simulate(method(steps=False), own(network(), loop), tg.Fleet.paper(clients=CLIENTS), rounds=1)
+
+
+def test_compiled_code_of_packages_is_not_the_users() -> None:
+    for file, is_own in (("_result_cy.py", False), (__file__, True), ("/tmp/ipykernel_1/2.py", True)):
+        with pytest.raises(ZeroDivisionError) as caught:
+            exec(compile("1 / 0", file, "exec"))  # noqa: S102
+        error = caught.value.with_traceback(caught.tb.tb_next)  # without the frame of this test
+        assert is_of_own_code(error) is is_own
 
 
 def test_a_loop_that_changes_the_parameters_shapes_is_refused() -> None:

@@ -251,6 +251,12 @@ def untying():
     return Untying()
 
 
+def sparse():
+    module = nn.Linear(3, 3)
+    module.weight = nn.Parameter(torch.eye(3).to_sparse())
+    return module
+
+
 @pytest.mark.parametrize(
     ("module", "text"),
     [
@@ -258,6 +264,8 @@ def untying():
         (nn.Linear(7, 3).requires_grad_(False), "a module must have parameters to train, got none in Linear."),
         (nn.Linear(7, 3).double(), "must be float32 or bfloat16, got torch.float64 in `weight`. Use module.float()."),
         (nn.LazyLinear(3), "must have a shape, got lazy `weight` in LazyLinear. Run one forward pass first."),
+        (nn.Linear(7, 3, device="meta"), "must be dense tensors with data, got `weight`, which is not."),
+        (sparse(), "must be dense tensors with data, got `weight`, which is not."),
         (nested(), "`0.weight` and `1.weight` share memory."),
         (lookalike(), "`0.weight` and `1.weight` share memory. Tie weights as one Parameter under both names."),
     ],

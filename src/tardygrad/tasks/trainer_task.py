@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
+from tardygrad.core.admission import LARGEST
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
@@ -20,7 +21,7 @@ from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.scores import Scores
-from tardygrad.tasks.views import Views, flat_buffers, flatten, trainable
+from tardygrad.tasks.views import Views, buffers, flat_buffers, flatten, trainable
 
 
 class SquaredMoves:
@@ -64,10 +65,19 @@ class LocalResult:
 def _number(loss: Any) -> float:
     """The loss that a training loop returned, as a number."""
     try:
-        return float(loss.detach() if isinstance(loss, Tensor) else loss)
+        number = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        return math.copysign(math.inf, number) if abs(number) > LARGEST else number
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise Invalid(f"`train` must return the mean loss as a number, a LocalResult or None, got {got}.") from error
+
+
+def _buffer_shapes(module: nn.Module) -> list[dict[str, torch.Size]]:
+    return [{name: buffer.shape for name, buffer in some.items()} for some in buffers(module)]
+
+
+def _is_like(squares: Any, x: Tensor) -> bool:
+    return isinstance(squares, Tensor) and squares.dtype == torch.float32 and squares.shape == x.shape
 
 
 Train = Callable[[nn.Module, Job], float | Tensor | LocalResult | None]
@@ -127,6 +137,7 @@ class TrainerTask(ModuleTask, OwnLoop):
         views.bind(as_vector(own.x), own.module_buffers, training=True)
         module = views.module
         module.zero_grad(set_to_none=True)
+        shapes = _buffer_shapes(module)
         start = flatten(trainable(module).values()).to(self.device)  # x_s, rounded where parameters are bfloat16
         with self._frozen_unchanged("`train`"), seeded(streams.key(job.seed, "train", job.client, job.serial)):
             result = self._train(module, job.copied())
@@ -136,11 +147,16 @@ class TrainerTask(ModuleTask, OwnLoop):
         if [p.shape for p in parameters] != self._shapes or list(trainable(module)) != self._names:
             rule = "`train` must not add, remove, freeze, reorder or resize trainable parameters"
             raise Invalid(f"{rule}, got others after a job.")
+        if _buffer_shapes(module) != shapes:
+            raise Invalid("`train` must not add, remove or resize persistent buffers, got others after a job.")
         check_integer("steps", result.steps, 0)
         squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
         steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
         after = flat_buffers(module)
         x = flatten(parameters).to(self.device)
+        if squares is not None and not _is_like(squares, x):
+            got = f"{list(squares.shape)} of {squares.dtype}" if isinstance(squares, Tensor) else type(squares).__name__
+            raise Invalid(f"`squares` must be SquaredMoves, or a float32 tensor with shape {list(x.shape)}, got {got}.")
         none_added = isinstance(result.squares, SquaredMoves) and not result.squares.steps
         if none_added and not torch.equal(x, start):
             raise Invalid("`squares` must have every move, got none. Call its `add` after each optimizer step.")

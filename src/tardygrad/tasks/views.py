@@ -333,7 +333,9 @@ def check(module: nn.Module) -> None:
     name = type(module).__name__
     if lazy := [n for n, p in module.named_parameters() if is_lazy(p)]:
         raise Invalid(f"parameters must have a shape, got lazy `{lazy[0]}` in {name}. Run one forward pass first.")
-    parameters = trainable(module)
+    parameters, every = trainable(module), dict(module.named_parameters()) | dict(module.named_buffers())
+    if bad := [n for n, t in every.items() if t.layout != torch.strided or t.is_meta]:
+        raise Invalid(f"parameters and buffers must be dense tensors with data, got `{bad[0]}`, which is not.")
     if not parameters:
         raise Invalid(f"a module must have parameters to train, got none in {name}. Set requires_grad on some.")
     for n, p in parameters.items():
@@ -354,7 +356,6 @@ def check(module: nn.Module) -> None:
                 f"persistent buffers must fit in float32 or int64, got {b.dtype} in `{n}`. Use module.float()."
             )
     bound, end, last = parameters | floats | ints, 0, ""
-    every = dict(module.named_parameters()) | dict(module.named_buffers())
     for n, t in sorted(every.items(), key=lambda item: item[1].data_ptr()):
         if t.numel() and t.data_ptr() < end and (n in bound or last in bound):
             raise Invalid(f"`{last}` and `{n}` share memory. Tie weights as one Parameter under both names.")

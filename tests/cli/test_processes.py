@@ -167,6 +167,15 @@ def test_a_line_of_progress_has_the_last_score(
     assert capsys.readouterr().err == "round 3/3  1 s  loss 2  test loss 0.25  6/min  0:00:00 left\n"
 
 
+def test_no_time_left_is_shown_if_it_is_more_than_a_century(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    rows = [{"time": 1.0, "loss": 2.0}]
+    assert list(progress.round_progress(rows, done=0, rounds=None, until=1e300)) == rows
+    assert re.fullmatch(r"second 1/1e\+300  1 s  loss 2  \S+/\w+\n", capsys.readouterr().err)
+
+
 def test_a_terminal_gets_a_progress_bar(tardygrad: Command) -> None:
     master, terminal = pty.openpty()
     process = _start("run", "small.toml", "run.rounds=200", "task.dimension=3000", "--json", stderr=terminal)

@@ -50,12 +50,18 @@ def test_a_result_can_be_run_again_by_its_file(tmp_path: Path) -> None:
 def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
     some = Store(tmp_path)
     [path] = some.run_missing([RUN], jobs=1)
-    right = json.loads(path.read_text("utf-8"))["result"]
+    whole = json.loads(path.read_text("utf-8"))
+    right = whole.pop("result")
+    del whole["check"]
     wrong = [right | change for change in ({"accuracy": "x"}, {"curve": [[1]]}, {"status": None}, {"time": None})]
-    wrong += [right | {"curve": [[math.inf, 1, 1, 1]]}]
-    for broken in ("", "{", "[]", '{"result": 3}', *(json.dumps({"result": one}) for one in wrong)):
+    wrong += [right | {"curve": [[math.inf, 1, 1, 1]]}, right | {"accuracy": math.nan}, 3]
+    texts = [json.dumps(one) for one in ([], {"result": right}, *(whole | {"result": one} for one in wrong))]
+    for broken in ("", "{", *texts):
         path.write_text(broken)
         assert Store(tmp_path).result(RUN) is None
+    path.write_text(json.dumps(whole | {"result": right}))
+    assert Store(tmp_path).result(RUN) is not None
+    path.write_text("")
     assert list(Store(tmp_path).run_missing([RUN], jobs=1)) == [path]
     assert json.loads(path.read_text("utf-8"))["result"] == right
 

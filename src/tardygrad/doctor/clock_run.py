@@ -172,9 +172,11 @@ def updates_to_simulate(fleet: Fleet) -> int:
 
 def updates_in_period(fleet: Fleet) -> float:
     """The number of updates in a period of the fleet's windows, if all clients work while they are awake; 0 without."""
+    if not fleet.period:
+        return 0.0
     always = fleet.clients - len(fleet.available)
     awake = sum(entry.open_seconds / (entry.period or fleet.period) for entry in fleet.available)
-    return fleet.period * _rate(fleet) * (awake + always) / fleet.clients if fleet.period else 0.0
+    return fleet.period * _rate(fleet) * (awake + always) / fleet.clients
 
 
 def updates_until_slowest(fleet: Fleet) -> float:

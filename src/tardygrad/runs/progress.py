@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # it needs PyTorch, which is slow to import
 
 Item = TypeVar("Item")
 
+CENTURY = 100 * 365.25 * 86_400  # seconds; that much time left is not shown
 PAUSE = 20.0  # seconds until the first line of a log and between two, or a tenth of the time so far if that is more
 
 
@@ -96,7 +98,8 @@ class _Line(Generic[Item]):
 
     def text(self, item: Item) -> str:
         speed = (self.done - self.before) / max(time.monotonic() - self.began, 1e-9)
-        left = f"{timedelta(seconds=round(max(self.total - self.done, 0) / speed))} left" if speed > 0 else ""
+        seconds = max(self.total - self.done, 0) / speed if speed > 0 else math.inf
+        left = f"{timedelta(seconds=round(seconds))} left" if seconds < CENTURY else ""
         words = (f"{self.what} {self.done:.6g}/{self.total:.6g}", self.describe(item).strip(), rate(speed), left)
         return "  ".join(filter(None, words))
 

@@ -100,7 +100,9 @@ class Store:
     def _result(self, path: Path) -> StoredResult | None:
         if path not in self._known:
             with suppress(ValueError, RecordError, KeyError, TypeError):
-                row = self._read(path)["result"]
+                whole = self._read(path)
+                row, _ = whole["result"], whole["versions"]
+                json.dumps(row, allow_nan=False)  # no run has written NaN
                 result = _adapter().validate_python({key: row[key] for key in StoredResult._fields if key in row})
                 curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]
                 self._known[path] = result._replace(accuracy=_percent(result.accuracy), curve=curve)

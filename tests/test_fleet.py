@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -297,7 +298,10 @@ def test_a_broken_trace_file_is_named_with_the_cause_and_the_fix(tmp_path: Path,
 
 
 def test_a_missing_trace_file_is_named(tmp_path: Path) -> None:
-    for path, why in ((tmp_path / "none.csv", "No such file or directory"), (tmp_path, "Is a directory")):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    whys = {tmp_path / "none.csv": "No such file or directory", tmp_path: "Is a directory"}
+    for path, why in (whys | {pipe: "it is a pipe or a device"}).items():
         text = f"a trace must be a readable CSV or JSON file, got {str(path)!r}: {why}."
         with pytest.raises(tg.Invalid, match=re.escape(text)):
             Fleet.trace(path)

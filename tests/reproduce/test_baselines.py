@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -484,11 +485,18 @@ def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command
             ["--only", "plain", "--page", "page.md"],
             "--page needs all workloads and methods, got --only. Leave out one of",
         ),
+        (["--save", "none/runs.jsonl"], "--save must be a writable file, got 'none/runs.jsonl' (No such file or"),
+        (["--save", ""], "--save must be a file, got ''."),
+        (["--save", "pipe"], "--save must be a file, got 'pipe'."),
+        (["--page", "pipe"], "--page must be a text file, got 'pipe', which is a directory, a pipe or a device."),
+        (["--page", "file/page.md"], "'file/images' cannot be a directory"),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--seeds", "0"], "Invalid value for '--seeds'"),
     ],
 )
 def test_broken_rules_are_said_in_a_line(small: Command, argv: list[str], sentence: str) -> None:
+    Path("file").touch()
+    os.mkfifo("pipe")
     code, out, err = small(*argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert sentence in err

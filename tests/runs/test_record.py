@@ -192,6 +192,22 @@ def test_links_in_a_record_are_refused_before_anything_is_written(name: str, tmp
     assert other.read_bytes() == before
 
 
+def test_a_backup_of_hard_links_does_not_change_with_the_run(tmp_path: Path) -> None:
+    path, backup = tmp_path / "run", tmp_path / "backup"
+    run_in(path, rounds=4, checkpoint_every=2)
+    shutil.copytree(path, backup, copy_function=os.link)
+    (path / ".lock").unlink()
+    (tmp_path / "notes").write_text("mine")
+    (path / ".lock").hardlink_to(tmp_path / "notes")
+    before = {file: file.read_bytes() for file in backup.rglob("*") if file.is_file()}
+    first, second = (tg.resume(folder, METHOD, task(), FLEET, rounds=8) for folder in (path, backup))
+    list(first.go())
+    assert {file: file.read_bytes() for file in before} == before
+    assert (tmp_path / "notes").read_text() == "mine"
+    list(second.go())
+    assert torch.equal(first.x, second.x)
+
+
 def test_links_of_a_tracker_inside_its_own_folder_are_its_business(tmp_path: Path) -> None:
     path = tmp_path / "run"
     run_in(path, rounds=4, checkpoint_every=2)
@@ -239,6 +255,16 @@ def test_a_draft_that_is_a_link_leads_nowhere(tmp_path: Path) -> None:
     replace_file(tmp_path / "page.html", b"new")
     assert ((tmp_path / "other").read_text(), (tmp_path / "page.html").read_bytes()) == ("mine", b"new")
     assert not (tmp_path / "page.html").is_symlink()
+
+
+def test_a_pipe_a_device_or_a_directory_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, kind in (("pipe", "a pipe, a socket or a device"), ("folder", "a directory")):
+        with pytest.raises(tg.Invalid, match=rf"{name}' must be a file, and is {kind}\. Choose another name"):
+            replace_file(tmp_path / name, b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,10 +71,14 @@ def cell(value: float | None, form: str, missing: str = "–") -> str:
 
 
 def writable(option: str, given: str, *ends: str) -> Path:
-    """The file that an option names; raise `Invalid` early if it cannot be written."""
-    path = Path(given)
-    if path.suffix not in ends or path.is_dir():
-        raise Invalid(f"{option} must be a file that ends in {' or '.join(ends)}, got {given!r}.")
+    """The file that an option names; raise `Invalid` early if it cannot be written.
+
+    Args:
+        ends: that its name may have; none: any.
+    """
+    path, rule = Path(given), f" that ends in {' or '.join(ends)}" if ends else ""
+    if (ends and path.suffix not in ends) or (path.exists() and not path.is_file()):
+        raise Invalid(f"{option} must be a file{rule}, got {given!r}.")
     try:
         with TemporaryFile(dir=path.parent):
             return path

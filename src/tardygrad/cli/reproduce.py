@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table
+from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table, writable
 from tardygrad.engines.child_process import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, nearest
@@ -65,15 +65,14 @@ def claims(options: commands.Claims) -> None:
     """Run the experiments of the claims and judge them."""
     from tardygrad.reproduce.claims import CLAIMS, FAST, FULL, Claim, texts
     from tardygrad.reproduce.claims_page import draw, text
-    from tardygrad.reproduce.page import split_page, write_section
+    from tardygrad.reproduce.page import write_section
     from tardygrad.reproduce.trials import ClaimTrial
     from tardygrad.sweeps.store import Store, StoredResult
 
     only, page, out = options.only, options.page, options.out
     _check_only(only, [claim.number for claim in CLAIMS], page, "claims")
     chosen = [claim for claim in CLAIMS if not only or claim.number in only]
-    if page:
-        split_page(Path(page), "claims")  # fail before hours of work
+    _check_outputs(page, ["claims"])
     scale, store = FAST if options.fast else FULL, Store(Path(out))
 
     def result_of(trial: ClaimTrial, seed: int) -> StoredResult | None:
@@ -143,7 +142,7 @@ def tables(options: commands.Tables) -> None:
 def regime(options: commands.Regime) -> None:
     """Run what is missing of the paper's regime, and print the verdicts and tables."""
     from tardygrad.reproduce import regime_charts, regime_page
-    from tardygrad.reproduce.page import split_page, write_section
+    from tardygrad.reproduce.page import write_section
     from tardygrad.reproduce.regime import Regime, plan
     from tardygrad.reproduce.regime_claims import judge
     from tardygrad.reproduce.regime_progress import progress
@@ -157,9 +156,7 @@ def regime(options: commands.Regime) -> None:
         for name, value in {"only": options.only, "page": page, "save": options.save}.items():
             if value:
                 raise Invalid(f"--quick has its own runs and no page, got --{name}. Leave out one of the two options.")
-    if page:
-        for section in ("regime verdicts", "regime tables"):
-            split_page(Path(page), section)  # fail before hours of work
+    _check_outputs(page, ["regime verdicts", "regime tables"], options.save)
     selected = whole.quick() if options.quick else whole.only(options.only or list(whole.parts))
     data, folders = Path(options.data) if options.data else None, selected.folders()
     if folders and data is None and not (options.read or options.plan):
@@ -246,14 +243,13 @@ def baselines(options: commands.Baselines) -> None:
     from tardygrad.reproduce import baseline_page
     from tardygrad.reproduce.baseline_plan import plan
     from tardygrad.reproduce.baselines import Baselines
-    from tardygrad.reproduce.page import split_page, write_section
+    from tardygrad.reproduce.page import write_section
     from tardygrad.reproduce.summaries import shipped_runs, write_summaries
     from tardygrad.sweeps.store import Store
 
     whole, page = plan(), options.page
     _check_only(options.only, [*whole.workloads, *whole.methods], page, "workloads and methods")
-    if page:
-        split_page(Path(page), "baselines")  # fail before hours of work
+    _check_outputs(page, ["baselines"], options.save)
     chosen = whole.only(options.only or []).resized(options.trials, options.seeds)
     store = Store(Path(options.out), summaries=shipped_runs("baseline_runs.jsonl"))
     trains = "fashion" in chosen.workloads and not (options.read or options.plan)
@@ -323,6 +319,22 @@ def _run_plan(
             everything = progress()[-1]
             left = f"{everything.left / 3600:.1f} CPU hours left"
             say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
+
+
+def _check_outputs(page: str | None, sections: Sequence[str], save: str | None = None) -> None:
+    """Raise `Invalid`, before hours of work, if a page or a file of summaries cannot be written."""
+    from tardygrad.reproduce.page import split_page
+    from tardygrad.runs.record import make_directory, writing
+
+    if page is not None:
+        for section in sections:
+            split_page(Path(page), section)
+        images = Path(page).parent / "images"
+        with writing(images):
+            make_directory(images)
+        writable("--page", page)
+    if save is not None:
+        writable("--save", save)
 
 
 def _check_only(only: Sequence[int | str] | None, known: Sequence[int | str], page: str | None, what: str) -> None:

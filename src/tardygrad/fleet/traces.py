@@ -115,6 +115,8 @@ def listed(names: Sequence[str]) -> str:
 
 def _rows(path: Path, client: str) -> list[dict[str, Any]]:
     """The rows of a file, at least one; those of a JSON table get their names in the column `client`."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise Invalid(f"a trace must be a readable CSV or JSON file, got {str(path)!r}: it is a pipe or a device.")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             content = json.load(file) if path.suffix == ".json" else list(csv.DictReader(file))

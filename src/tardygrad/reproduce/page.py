@@ -28,6 +28,8 @@ def write_section(page: Path, name: str, content: str) -> None:
 
 def split_page(page: Path, name: str) -> tuple[str, str, str]:
     """The text of a page before, between and after its marks; `Invalid` if it has none."""
+    if page.exists() and not page.is_file():
+        raise Invalid(f"--page must be a text file, got {str(page)!r}, which is a directory, a pipe or a device.")
     try:
         text = page.read_text(encoding="utf-8") if page.exists() else new_page(name)
     except (OSError, UnicodeDecodeError) as error:

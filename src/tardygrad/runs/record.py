@@ -17,6 +17,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -86,6 +87,7 @@ class Record:
                     write_json(path / "spec.json", spec)  # first: it makes the folder that of a run
                 (path / "checkpoints").mkdir(exist_ok=True)
                 for name in LINES:
+                    _copy_hard_link(path / name)
                     self._files.append((path / name).open("a", encoding="utf-8"))
         except BaseException:
             self.close()
@@ -153,7 +155,7 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
     with writing(folder):
         make_directory(folder)
         refuse_links(folder)
-        file = (folder / ".lock").open("w")
+        file = (folder / ".lock").open("a")
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,6 +237,15 @@ def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
     raise AssertionError  # count never ends
 
 
+def _copy_hard_link(path: Path) -> None:
+    """Replace a hard link by a copy: it may be that of a backup (`cp -al`), which must not change with the run."""
+    if path.exists() and path.stat().st_nlink > 1:
+        draft = path.with_name(path.name + ".draft")
+        draft.unlink(missing_ok=True)
+        shutil.copy2(path, draft)
+        draft.replace(path)
+
+
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, unless it exists; raises `Invalid` if the path has too many levels."""
     _check_path(path)
@@ -286,6 +297,9 @@ def write_json(path: Path, value: Row) -> None:
 def replace(path: Path, content: bytes) -> None:
     """Replace a file atomically: readers see the old content or the new, never a mixture."""
     draft = path.with_name(path.name + ".draft")
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "a pipe, a socket or a device"
+        raise Invalid(f"{str(path)!r} must be a file, and is {kind}. Choose another name.")
     try:
         draft.unlink(missing_ok=True)  # of a writer that was killed, or a link to elsewhere
         with draft.open("xb") as file:
@@ -293,9 +307,6 @@ def replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except IsADirectoryError as error:
-        draft.unlink(missing_ok=True)
-        raise Invalid(f"{str(path)!r} must be a file, and is a directory. Choose another name.") from error
     except OSError as error:
         draft.unlink(missing_ok=True)
         raise write_error(path.parent, error) from error

@@ -87,7 +87,7 @@ reproduce: .venv/installed  ## reproduce the paper's clock, its Figure 1 and its
 	$(BIN)/tardygrad reproduce timeline --page docs/reproduction.md
 	$(BIN)/tardygrad reproduce claims --fast --page docs/reproduction.md
 
-baselines: .venv/installed  ## compare Clip² with its relatives, all tuned equally: docs/baselines.md, in some four hours on two cores
+baselines: .venv/installed  ## compare Clip² with its relatives, all tuned equally: docs/baselines.md, in some four hours on two cores, less what is stored
 	$(BIN)/tardygrad reproduce baselines --page docs/baselines.md
 
 clean:  ## remove what the targets created

@@ -71,3 +71,23 @@ def test_means_under_the_first_picture() -> None:
     assert (len(free), len(sync)) == (6, 3)
     assert f"Over six seeds the asynchronous runs end at {mean(free):.1f} % on average" in page("README.md")
     assert f"over three the synchronous ones at {mean(sync):.1f} %" in page("README.md")
+
+
+def test_baselines_in_short() -> None:
+    name = "docs/baselines.md"
+    counts = {"with local clipping": [0, 0, 0], "with a clipped relative in place of Clip²": [0, 0, 0]}
+    for heading in ("## Digits, mild", "## Digits, large", "## Fashion, large"):
+        section = (ROOT / name).read_text(encoding="utf-8").partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+        for title, total in counts.items():
+            found = re.search(rf"^- {title}, (\d+) of (\d+) better and (\d+) worse", section, re.MULTILINE)
+            assert found
+            counts[title] = [one + int(more) for one, more in zip(total, found.groups(), strict=True)]
+    better, pairs, worse = counts["with local clipping"]
+    assert f"it makes them better in {better} of {pairs} cases, and worse in none" in page(name)
+    assert worse == 0
+    better, pairs, worse = counts["with a clipped relative in place of Clip²"]
+    assert (
+        f"In {pairs} comparisons with Clip², a relative that clips coordinates is better in none and worse in {worse}"
+        in page(name)
+    )
+    assert better == 0

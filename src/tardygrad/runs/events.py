@@ -165,8 +165,8 @@ RunEvent = ClientEvent | Advance | TailEstimate | Evaluation | ClientEvaluation 
 KINDS: dict[str, type[RunEvent]] = {
     "dispatch": Dispatch, "arrival": Arrival, "refusal": Refusal, "loss": ClientLost, "join": Join,
     "sleep": Sleep, "wake": Wake,
-    "advance": Advance, "tail": TailEstimate, "resume": Resume,
-    "evaluation": Evaluation, "client evaluation": ClientEvaluation,
+    "advance": Advance, "tail": TailEstimate, "evaluation": Evaluation,
+    "client evaluation": ClientEvaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _OPTIONAL = ("down", "up", "worker", "node", "state_lost", "epsilon", "discarded")  # left out of a line if None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,7 @@ def test_a_bad_file_is_answered_in_one_line(case: tuple[str | bytes, ...], tardy
 
 def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
     Path("folder").mkdir()
+    os.mkfifo("pipe.toml")
     Path("list.json").write_text("[1, 2]")
     Path("broken.json").write_text('{"task": ')
     for argument, fragment in {
@@ -149,6 +151,7 @@ def test_what_is_no_file_is_answered_in_one_line(tardygrad: Command) -> None:
         "lst.json": "got 'lst.json'. Did you mean 'list.json'?",
         "no/such/file.toml": "Shipped specs: causal_lm, cifar10, digits, ",
         "folder": "a spec must be a file or the directory of a run, got 'folder'.",
+        "pipe.toml": "a spec must be a file or the directory of a run, got 'pipe.toml'. Name a file.",
         "list.json": "a spec must consist of tables, got [1, 2]",
         "broken.json": "a spec must be valid JSON",
         "a\0b": "an argument must have no NUL",

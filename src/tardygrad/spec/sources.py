@@ -33,7 +33,7 @@ def read_source(source: str | Path) -> tuple[str, Table, bool]:
     if str(source) in known:
         text = files("tardygrad").joinpath(f"specs/{source}.toml").read_text("utf-8")
         return str(source), tomllib.loads(text), False
-    if path.is_dir():
+    if path.exists():  # a directory, or a pipe
         raise Invalid(f"a spec must be a file or the directory of a run, got {str(source)!r}. Name a file.")
     beside = [str(file) for suffix in ("toml", "json") for file in path.parent.glob(f"*.{suffix}")]
     fix = nearest(str(source), [*beside, *known]) or f" Shipped specs: {', '.join(known)}."

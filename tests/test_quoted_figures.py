@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_relatives_with_a_local_clip() -> None:
     score = {row["method"]: number(row["score (%)"]) for row in rows}
     cells = {tuple(row.values())[:3]: number(row["score (%)"]) for row in table("docs/regime.md", "## Every mode")}
     clip2 = cells["large", "client", "Clip²"]
-    fadas, dylu, fedbuff = (f"{clip2 - score[f'{name}, clipped']:.0f}" for name in ("FADAS", "DN+DyLU", "FedBuff"))
+    fadas, dylu, fedbuff = (math.ceil(clip2 - score[f"{name}, clipped"]) for name in ("FADAS", "DN+DyLU", "FedBuff"))
     assert f"within {fadas} and {dylu} points of Clip², and FedBuff within {fedbuff}" in page("docs/regime.md")
     assert f"within {fadas} and {dylu} points, and FedBuff within {fedbuff}" in page("docs/evidence.md")
 
@@ -74,20 +75,48 @@ def test_means_under_the_first_picture() -> None:
 
 
 def test_baselines_in_short() -> None:
-    name = "docs/baselines.md"
-    counts = {"with local clipping": [0, 0, 0], "with a clipped relative in place of Clip²": [0, 0, 0]}
-    for heading in ("## Digits, mild", "## Digits, large", "## Fashion, large"):
+    name, headings = "docs/baselines.md", ("## Digits, mild", "## Digits, large", "## Fashion, large")
+    clipping, relatives = ([0, 0, 0], [0, 0, 0])  # better, pairs, worse
+    for heading in headings:
         section = (ROOT / name).read_text(encoding="utf-8").partition(f"\n{heading}\n")[2].partition("\n## ")[0]
-        for title, total in counts.items():
-            found = re.search(rf"^- {title}, (\d+) of (\d+) better and (\d+) worse", section, re.MULTILINE)
+        for title, total in (("local clipping", clipping), ("a clipped relative in place of Clip²", relatives)):
+            found = re.search(rf"^- with {title}, (\d+) of (\d+) better and (\d+) worse", section, re.MULTILINE)
             assert found
-            counts[title] = [one + int(more) for one, more in zip(total, found.groups(), strict=True)]
-    better, pairs, worse = counts["with local clipping"]
-    assert f"it makes them better in {better} of {pairs} cases, and worse in none" in page(name)
-    assert worse == 0
-    better, pairs, worse = counts["with a clipped relative in place of Clip²"]
-    assert (
-        f"In {pairs} comparisons with Clip², a relative that clips coordinates is better in none and worse in {worse}"
-        in page(name)
+            total[:] = [one + int(more) for one, more in zip(total, found.groups(), strict=True)]
+    assert (clipping[2], relatives[0]) == (0, 0)
+    assert f"it makes them better in {clipping[0]} of {clipping[1]} cases, and worse in none" in page(name)
+    assert f"In {relatives[1]} comparisons with Clip²" in page(name)
+    assert f"is better in none and worse in {relatives[2]}" in page(name)
+    evidence = page("docs/evidence.md")
+    assert f"better than Clip² in none of {relatives[1]} comparisons and worse in {relatives[2]}" in evidence
+    assert f"makes six methods better in {clipping[0]} of {clipping[1]} cases" in evidence
+
+    tables = [{row["method"]: row for row in table(name, heading)} for heading in headings]
+    scores = [{method: number(row["test accuracy (%)"]) for method, row in rows.items()} for rows in tables]
+    quoted = {"SD-Clip²": (-0.4, 0.1, 1.0), "DC-Clip²": (0.4, 1.6, 2.0)}
+    for method, gaps in quoted.items():  # of means that are not rounded
+        assert ", ".join(map(str, gaps[:2])) + f" and {gaps[2]}" in page(name)
+        for here, gap in zip(scores, gaps, strict=True):
+            assert abs(here[method] - here["Clip²"] - gap) < 0.15
+    waits = [{method: score for method, score in here.items() if method.startswith("sync")} for here in scores]
+    for here, sync, clip2_gap, best_gap in zip(scores[1:], waits[1:], (3.1, 3.8), (0.5, 0.9), strict=True):
+        assert abs(here["sync-Clip²"] - here["Clip²"] - clip2_gap) < 0.15
+        best = max(score for method, score in here.items() if method not in sync)
+        assert abs(here["sync-Clip²"] - best - best_gap) < 0.15
+    assert "is 3.1 points ahead of asynchronous Clip² on digits and 3.8 on Fashion-MNIST, 0.5 and 0.9 points" in page(
+        name
     )
-    assert better == 0
+    factors = {
+        round(number(here["sync-Clip²"]["to the end (s)"]) / number(here["Clip²"]["to the end (s)"]))
+        for here in tables[1:]
+    }
+    assert factors == {89}
+    for text in (page(name), evidence):
+        assert "takes 89 times as long as Clip²" in text
+    early = [
+        next(value for key, value in here["sync-Clip², all clients"].items() if key.startswith("at "))
+        for here in tables
+    ]
+    assert f"it has {early[1]} and {early[2]} % by then" in page(name)
+    mild, large = (here["DN+DyLU, AdamW"]["test accuracy (%)"] for here in tables[:2])
+    assert f"DN+DyLU with AdamW has {mild} % on the mild fleet and {large} % on the large one" in page(name)

@@ -88,7 +88,7 @@ def _text(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, NumPy or torch could not get memory."""
-    of_torch = isinstance(error, RuntimeError) and re.search("allocate memory|size calculation", str(error))
+    of_torch = isinstance(error, RuntimeError) and re.search("allocate memory|size calculation", _text(error))
     return bool(of_torch) or isinstance(error, MemoryError)
 
 
@@ -114,10 +114,10 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def first_line(error: BaseException) -> str:
+def type_and_first_line(error: BaseException) -> str:
     """The type of an error and the first line of its message.
 
-    >>> first_line(ValueError("No luck.  \\nAt all."))
+    >>> type_and_first_line(ValueError("No luck.  \\nAt all."))
     'ValueError: No luck'
     """
     lines = [line.strip() for line in _text(error).splitlines() if line.strip()]

@@ -28,7 +28,7 @@ from tardygrad.engines.flower.records import HANDSHAKE, JobMessages, array_recor
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
 from tardygrad.engines.ray.connection import local_settings, ray_module
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Invalid, check_integer, check_number, checked_call, first_line
+from tardygrad.errors import Invalid, check_integer, check_number, checked_call, type_and_first_line
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
@@ -334,7 +334,7 @@ def identify(app: Any) -> None:
         connection.answer(app, HANDSHAKE, lambda content, context: node_content(context, own_data=True))
     except ValueError as error:
         rule = "`identify` needs a ClientApp with @app.train(), which was not identified before"
-        raise Invalid(f"{rule}, got one that refuses: {first_line(error)}.") from error
+        raise Invalid(f"{rule}, got one that refuses: {type_and_first_line(error)}.") from error
 
 
 def _check_app(name: str, app: Any, kind: Literal["ServerApp", "ClientApp"]) -> None:

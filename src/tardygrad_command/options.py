@@ -88,7 +88,7 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
             except BaseException as error:
                 if errors.is_out_of_memory(error):
                     fix = "Use a smaller model, or less of it at once; `tardygrad plan` forecasts the memory."
-                    raise Failure(f"not enough memory ({errors.first_line(error)}). {fix}", 1) from error
+                    raise Failure(f"not enough memory ({errors.type_and_first_line(error)}). {fix}", 1) from error
                 exits = isinstance(error, SystemExit)  # of the user's own code: the command itself raises typer.Exit
                 if not exits and not errors.is_of_own_code(error):
                     raise

@@ -179,10 +179,11 @@ def test_the_page_keeps_what_its_author_wrote(tiny: Command) -> None:
 def test_a_page_without_a_place_for_the_tables_is_left_alone(tiny: Command) -> None:
     for content in (b"my thesis", f"{BEGIN} only".encode(), f"{END}{BEGIN}".encode(), b"\xff\xfe"):
         Path("mine.md").write_bytes(content)
-        code, _, err = tiny("--read", "--page", "mine.md")
+        code, _, err = tiny("--page", "mine.md")
         assert (code, err.count("\n")) == (2, 1)
         assert "--page must be a" in err
         assert Path("mine.md").read_bytes() == content
+    assert not Path("runs").exists(), "nothing is run before"
 
 
 def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Command, tmp_path: Path) -> None:

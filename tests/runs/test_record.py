@@ -263,6 +263,8 @@ def test_a_pipe_a_device_or_a_directory_is_not_replaced(tmp_path: Path) -> None:
     for name, kind in (("pipe", "a pipe, a socket or a device"), ("folder", "a directory")):
         with pytest.raises(tg.Invalid, match=rf"{name}' must be a file, and is {kind}\. Choose another name"):
             replace_file(tmp_path / name, b"new")
+    with pytest.raises(tg.Invalid, match="cannot be a directory: File name too long"):
+        replace_file(tmp_path / ("x" * 253), b"new")  # its draft has six letters more
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
     assert (tmp_path / "pipe").is_fifo()
 

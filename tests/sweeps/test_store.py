@@ -62,7 +62,9 @@ def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
     path.write_text(json.dumps(whole | {"result": right}))
     assert Store(tmp_path).result(RUN) is not None
     path.write_text("")
-    assert list(Store(tmp_path).run_missing([RUN], jobs=1)) == [path]
+    damaged = [{"name": path.stem, "result": right}]  # without versions
+    assert Store(tmp_path / "other", summaries=damaged).result(RUN) is None
+    assert list(Store(tmp_path, summaries=damaged).run_missing([RUN], jobs=1)) == [path]
     assert json.loads(path.read_text("utf-8"))["result"] == right
 
 

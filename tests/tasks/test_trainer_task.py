@@ -173,7 +173,7 @@ def test_what_a_loop_returns_is_checked() -> None:
 
 
 def test_a_loss_that_no_record_can_hold_is_infinite() -> None:
-    for loss, told in ((1e101, math.inf), (-1e308, -math.inf), (1e99, 1e99)):
+    for loss, told in ((1e101, math.inf), (-1e308, -math.inf), (-(10**400), -math.inf), (1e99, 1e99)):
         task = own(network(), lambda module, job, loss=loss: loss)
         assert task.train(Job(0, 0, 0, task.init(0), 1, None, seed=0)).loss == told
 

@@ -157,7 +157,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
         rounds_per_second=rounds / time if time else None,
         delay=_delays([delay for each in delays.values() for delay in each]),
         idle=busy_time.idle(fleet.clients, time),
-        asleep=busy_time.sleep(time) / (fleet.clients * time) if time else 0.0,
+        asleep=busy_time.seconds_asleep(time) / (fleet.clients * time) if time else 0.0,
         lost=lost,
         cancelled=busy_time.cancelled,
         classes=_shares(fleet, delays),

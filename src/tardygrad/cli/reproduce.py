@@ -28,6 +28,7 @@ def clock(options: commands.Clock) -> None:
     from tardygrad.reproduce.clock import HEADINGS, clock, markdown, published, row
     from tardygrad.reproduce.page import write_section
 
+    _check_outputs(options.page, ["clock"])
     cells = list(counted(clock(options.seeds), total=len(published()), what="cells"))
     if options.page:
         write_section(Path(options.page), "clock", markdown(cells, options.seeds))
@@ -44,6 +45,7 @@ def timeline(options: commands.Timeline) -> None:
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated
 
+    _check_outputs(options.page, ["timeline"])
     where = Path(options.page).parent / "images/timeline.svg" if options.page else Path(options.out)
     write(figure(), where)
     if options.page:
@@ -107,9 +109,10 @@ def tables(options: commands.Tables) -> None:
     """Run the missing experiments and write their tables."""
     from tardygrad.reproduce.experiments import EXPERIMENTS
     from tardygrad.reproduce.tables import Table
-    from tardygrad.reproduce.tables_page import HEADINGS, row, verdicts, write
+    from tardygrad.reproduce.tables_page import HEADINGS, costs_of_not_waiting, row, write
 
     _check_only(options.only, list(EXPERIMENTS), None, "experiments")
+    _check_outputs(options.page, ["tables"])
     out = Path(options.out)
     every = [Table(name, experiment, out, options.seeds) for name, experiment in EXPERIMENTS.items()]
     chosen = [table for table in every if table.name in (options.only or EXPERIMENTS)]
@@ -135,7 +138,7 @@ def tables(options: commands.Tables) -> None:
         lines, grid = table.lines(), len(table.experiment.rates)
         if any(line.trials for line in lines):
             show_table((*HEADINGS[:3], *_right(HEADINGS[3:])), (row(line, grid) for line in lines), table.name)
-            show("\n".join([*verdicts(lines), ""]))
+            show("\n".join([*costs_of_not_waiting(lines), ""]))
     show(f"page  {where}")
 
 
@@ -169,7 +172,7 @@ def regime(options: commands.Regime) -> None:
     store = Store(Path(options.out), records=True, summaries=shipped)
     chosen = Regime(selected, store, data)
     if options.plan:
-        _show_progress(progress(chosen), json=options.json)
+        _show_progress(progress(chosen), "part", json=options.json)
         return
     if not options.read:
         _run_plan(store, chosen.wanted, lambda: progress(chosen), options.jobs)
@@ -190,8 +193,8 @@ def regime(options: commands.Regime) -> None:
             lines = [line for line in part.with_unchanged() if line.workload == workload]
             columns = (*regime_page.HEADINGS[:4], *_right(regime_page.HEADINGS[4:]))
             show_table(columns, (regime_page.row(everything, line) for line in lines), f"{part.name}, {workload}")
-    for number, found in verdicts.items():
-        show(f"{number}. {whole.claims[number]['says']}\n   {found.verdict}")
+    for letter, found in verdicts.items():
+        show(f"{letter}. {whole.claims[letter]['says']}\n   {found.verdict}")
         _show_numbers(found)
 
 
@@ -201,13 +204,13 @@ def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
 
     runs = repetition.runs
     if options.plan:
-        _show_progress(progress(runs), json=options.json)
+        _show_progress(progress(runs), "part", json=options.json)
         return
     if not options.read:
         _run_plan(repetition.store, runs.wanted, lambda: progress(runs), options.jobs)
     scores, verdicts = repetition.scores(), repetition.verdicts()
     if options.json:
-        claims = {number: after._asdict() | {"stored": before.verdict} for number, (before, after) in verdicts.items()}
+        claims = {letter: after._asdict() | {"stored": before.verdict} for letter, (before, after) in verdicts.items()}
         show_json({"workload": repetition.workload, "runs": as_objects(scores), "claims": claims})
         return
     columns = ("mode", "method", "seed>", "stored (%)>", "repeated (%)>")
@@ -224,8 +227,8 @@ def _repeat_regime(options: commands.Regime, repetition: Repetition) -> None:
     show_table(columns, rows, f"Repeated runs of {repetition.workload}, large stragglers")
     show(f"{sum(run.is_equal for run in scores)} of {len(scores)} have the stored score.\n")
     show(f"Verdicts for {repetition.workload} alone, with these runs in place of the stored ones:")
-    for number, (before, after) in verdicts.items():
-        show(f"{number}. {runs.plan.claims[number]['says']}\n   {after.verdict} (stored runs: {before.verdict})")
+    for letter, (before, after) in verdicts.items():
+        show(f"{letter}. {runs.plan.claims[letter]['says']}\n   {after.verdict} (stored runs: {before.verdict})")
         _show_numbers(after)
 
 
@@ -256,7 +259,7 @@ def baselines(options: commands.Baselines) -> None:
     skipped, where = _fashion(options.data) if trains else ("", None)
     results = Baselines(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
     if options.plan:
-        _show_progress(results.progress(), json=options.json)
+        _show_progress(results.progress(), "fleet", json=options.json)
         return
     if not options.read:
         _run_plan(store, results.wanted, results.progress, options.jobs)
@@ -300,14 +303,15 @@ def _fashion(data: str | None) -> tuple[str, str | None]:
     return "", where
 
 
-def _show_progress(rows: Sequence[Progress], *, json: bool) -> None:
+def _show_progress(rows: Sequence[Progress], group: str, *, json: bool) -> None:
     """Print how much of a plan is done."""
-    from tardygrad.reproduce.progress import HEADINGS
+    from tardygrad.reproduce.progress import headings
 
     if json:
         show_json({"progress": [row._asdict() for row in rows]})
     else:
-        show_table((*HEADINGS[:2], *_right(HEADINGS[2:])), (row.row() for row in rows))
+        columns = headings(group)
+        show_table((*columns[:2], *_right(columns[2:])), (row.row() for row in rows))
 
 
 def _run_plan(

@@ -40,7 +40,7 @@ class ClockResult(NamedTuple):
     lag: float  # mean Σ w p of a round: whole steps of the model while an update is under way
     averaged: float  # mean number of updates that a step averages, weighted: M without weights
     effective: float  # effective updates
-    idle: float  # share of the clients' time without a job
+    idle: float  # share of the clients' time awake that they have no job
     refused: float  # share of the updates that arrived
     waits: int  # the delay of the oldest unfinished job, if it finished now
 
@@ -56,7 +56,10 @@ class ClockResult(NamedTuple):
 
 
 def faster(now: ClockResult, then: ClockResult) -> float:
-    """Effective updates per second of one setting relative to those of another."""
+    """How many times as many effective updates per second a setting makes `then` as one does `now`.
+
+    1 if no time passes.
+    """
     return now.per_effective / then.per_effective if then.time else 1.0
 
 
@@ -81,11 +84,12 @@ class BusyTime:
     def __init__(self) -> None:
         self.out: dict[int, tuple[int, int, float]] = {}  # by client: serial and round of its job, and when it was sent
         self.busy = 0.0
-        self.asleep: dict[int, float] = {}  # by client: since when
-        self.slept = 0.0
+        self.asleep_since: dict[int, float] = {}  # by client: since when
+        self.slept_before = 0.0
         self.cancelled = 0  # jobs of clients that fell asleep
 
     def add(self, event: Event) -> None:
+        """Count what an event of the run says about the client that it is about, and its new jobs."""
         now, message, _, jobs = event
         if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
             serial, s, since = self.out[message.client]
@@ -99,21 +103,21 @@ class BusyTime:
                 self.busy += max(now - since, 0.0)
                 self.out[message.client] = serial, s, math.inf  # until it is awake
         if isinstance(message, Asleep):
-            self.asleep.setdefault(message.client, now)
-        elif isinstance(message, Awake | Joined | Lost) and message.client in self.asleep:
-            self.slept += now - self.asleep.pop(message.client)
+            self.asleep_since.setdefault(message.client, now)
+        elif isinstance(message, Awake | Joined | Lost) and message.client in self.asleep_since:
+            self.slept_before += now - self.asleep_since.pop(message.client)
             if message.client in self.out and self.out[message.client][2] == math.inf:
                 self.out[message.client] = *self.out[message.client][:2], now
         self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
 
-    def sleep(self, time: float) -> float:
+    def seconds_asleep(self, time: float) -> float:
         """The seconds that clients have been asleep, all together."""
-        return self.slept + sum(time - since for since in self.asleep.values())
+        return self.slept_before + sum(time - since for since in self.asleep_since.values())
 
     def idle(self, clients: int, time: float) -> float:
         """The share of the clients' time without a job, not counting sleep."""
         busy = self.busy + sum(max(time - since, 0.0) for *_, since in self.out.values())
-        awake = clients * time - self.sleep(time)
+        awake = clients * time - self.seconds_asleep(time)
         return max(1.0 - busy / awake, 0.0) if awake > 0 else 0.0  # rounding may give more than 1
 
 

@@ -20,10 +20,10 @@ def accuracy_row(name: str, method: str, accuracy: float, spread: float | None) 
 class AccuracyPlot:
     """The parts of a plot: rows, colours, the axis of accuracies from `least` to 100 %, and bars of the spread."""
 
-    def __init__(self, rows: list[Row], title: str, least: float = 0.0, *, names: bool = True) -> None:
+    def __init__(self, rows: list[Row], title: str, least: float = 0.0) -> None:
         self.title, self.scale = title, alt.Scale(domain=[least, 100])
         order = [row["name"] for row in rows]
-        axis = alt.Axis(labelLimit=220) if names else None
+        axis = alt.Axis(labelLimit=220)
         self.base: Any = alt.Chart({"values": rows}).encode(y=alt.Y("name:N", title=None, sort=order, axis=axis))
         labels = list(dict.fromkeys(row["method"] for row in rows))
         self.colour = alt.Color("method:N", scale=method_colours(labels), legend=None)

@@ -122,10 +122,10 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
         f"rows with the seeds {', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A "
         "method is *better* or *worse* than another if the 95 % confidence interval of the differences by seed "
         "(Student's t) excludes 0, and *tied* with the best one if it is not worse. *At … s* is the score when the "
-        "first method of the table has ended. *Near an end of its range*: settings in the first or last twentieth of "
-        "a logarithmic range.",
+        "fastest method of the table has ended with all seeds. *Near an end of its range*: settings in the first or "
+        "last twentieth of a logarithmic range.",
         progress_text(progress, "A method is in a table when all its runs are done, and compared with those in it."),
-        progress_table(progress),
+        progress_table(progress, "fleet"),
         *([f"Fashion-MNIST was not run: {skipped}"] if skipped and not _has(progress, "fashion") else []),
     ]
     for lines in baselines.tables():
@@ -154,7 +154,7 @@ def _workload(workload: BaselineWorkload, seconds: list[float]) -> tuple[str, ..
     if workload.trial_length != 1:
         trials += f", {workload.trial_length:g} of the length"
     steps = f"{workload.method['local_steps']}"
-    updates = ", ".join([f"{workload.updates:,}", *(f"{kind} {n:,}" for kind, n in workload.updates_of.items())])
+    updates = ", ".join([f"{workload.updates:,}", *(f"`{kind}` {n:,}" for kind, n in workload.updates_of.items())])
     return workload.name, workload.title, updates, steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 

@@ -17,7 +17,17 @@ from typing import Any, Literal, NamedTuple
 
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.reproduce.trials import FLEETS, ROUNDS, TUNING, UNCLIPPED, ClaimTrial, ResultOf, Tuned, mean_spread
+from tardygrad.reproduce.trials import (
+    FLEETS,
+    ROUNDS,
+    TUNING,
+    UNCLIPPED,
+    ClaimTrial,
+    ResultOf,
+    Tuned,
+    mean_spread,
+    mean_time,
+)
 
 _CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -95,7 +105,7 @@ class ClaimResult(NamedTuple):
         return {"verdict": self.verdict, "checks": checks, "remarks": self.remarks, "lines": lines}
 
 
-Judgement = tuple[list[Check], bool, str]
+RuleOutcome = tuple[list[Check], bool, str]
 """The checks, whether a part of the claim holds, and remarks."""
 
 
@@ -104,7 +114,7 @@ class Claim(NamedTuple):
 
     number: int
     trials: Callable[[Scale, list[ClaimTrial]], list[ClaimTrial]]  # run with every seed, given the best tuned trials
-    rule: Callable[[list[ClaimLine], Scale, ResultOf], Judgement]
+    rule: Callable[[list[ClaimLine], Scale, ResultOf], RuleOutcome]
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
     once: tuple[ClaimTrial, ...] = ()  # run with the first seed only
 
@@ -134,7 +144,7 @@ def over_seeds(result_of: ResultOf, trial: ClaimTrial, scale: Scale, note: str =
     """A trial over the seeds; all its runs must be done."""
     results = [result for seed in scale.seeds if (result := result_of(trial, seed))]
     accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
-    time, clipped = mean(result.time for result in results), mean(result.clipped for result in results)
+    time, clipped = mean_time(results), mean(result.clipped for result in results)
     return ClaimLine(trial, accuracy, spread or 0.0, time, clipped, note)
 
 
@@ -162,7 +172,7 @@ def _trials_1(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     return best + mild + [replace(trial, rounds=ROUNDS_FACTOR * ROUNDS) for trial in clip2]
 
 
-def _rule_1(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_1(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     near, fast, remarks = [], [], []
     for fleet in FLEETS:
         here = [line for line in lines if line.trial.stragglers == fleet]
@@ -194,7 +204,7 @@ TRIALS_2 = [
 ]
 
 
-def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     checks, part = [], False
     for i, setting in enumerate(HIGH_RATES):
         sync, client, server, clip2 = lines[4 * i : 4 * i + 4]
@@ -221,7 +231,7 @@ WIDE_TRIALS = tuple(trial for method in SGDCLIP_METHODS for trial in Tuned(Claim
 """The grid, for both methods."""
 
 
-def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     plain, downplayed = lines[::2], lines[1::2]
     works = {
         trial: (result.accuracy or 0.0) >= WORKS
@@ -252,7 +262,7 @@ TRIALS_4 = [
 SMALLER_4 = [ClaimTrial("SGDClip", "server", fleet, 1).at(lr=lr) for fleet in FLEETS for lr in (0.1, 0.3)]
 
 
-def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_4(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     main, smaller = lines[: len(TRIALS_4)], _best(lines[len(TRIALS_4) :])
     of = {name: [line for line in main if line.trial.method == name] for name in SETTINGS_AT_M_1}
     collapsed = [
@@ -280,7 +290,7 @@ def _trials_5(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     ]
 
 
-def _rule_5(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_5(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     many, last = len(scale.buffers), scale.buffers[-1]
     rows = [lines[i : i + many] for i in range(0, len(lines), many)]
     helped, after = [], []
@@ -306,7 +316,7 @@ def _trials_6(scale: Scale, best: list[ClaimTrial]) -> list[ClaimTrial]:
     ]
 
 
-def _rule_6(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_6(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     pairs = list(zip(lines[::2], lines[1::2], strict=True))
     gaps = [abs(server.accuracy - client.accuracy) for server, client in pairs]
     times = [server.time / client.time for server, client in pairs]
@@ -330,7 +340,7 @@ def _rivals(scale: Scale) -> list[Tuned]:
     ]
 
 
-def _rule_7(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> Judgement:
+def _rule_7(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOutcome:
     checks, remarks = [], []
     for fleet in scale.fleets:
         of = {line.trial.method: line for line in lines if line.trial.stragglers == fleet}

@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 from tardygrad.reproduce.page import table
 
-HEADINGS = ("workload", "part", "runs", "done", "CPU hours in all", "CPU hours left")
-
 
 class Progress(NamedTuple):
-    """How many runs of a part and a workload are done."""
+    """How many runs of a workload are done, in a group of them."""
 
     workload: str
-    part: str
+    group: str  # a part of the plan, or a fleet
     runs: int
     done: int
     seconds: float  # CPU seconds of all runs, by the times that were measured for the plan
@@ -23,7 +21,7 @@ class Progress(NamedTuple):
     def row(self) -> tuple[str, ...]:
         """The row of a table."""
         hours = (f"{seconds / 3600:.1f}" for seconds in (self.seconds, self.left))
-        return self.workload, self.part, str(self.runs), str(self.done), *hours
+        return self.workload, self.group, str(self.runs), str(self.done), *hours
 
 
 def with_total(rows: Iterable[Progress]) -> list[Progress]:
@@ -47,6 +45,15 @@ def progress_text(rows: list[Progress], note: str) -> str:
     return f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}. {note}"
 
 
-def progress_table(rows: list[Progress]) -> str:
-    """How much of each part of a plan is done, as Markdown."""
-    return table(HEADINGS, (row.row() for row in rows))
+def headings(group: str) -> tuple[str, ...]:
+    """The headings of a table of progress.
+
+    Args:
+        group: what the groups are, "part" or "fleet".
+    """
+    return "workload", group, "runs", "done", "CPU hours in all", "CPU hours left"
+
+
+def progress_table(rows: list[Progress], group: str) -> str:
+    """How much of each group of runs is done, as Markdown."""
+    return table(headings(group), (row.row() for row in rows))

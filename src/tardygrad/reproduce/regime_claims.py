@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from tardygrad.reproduce.paper import PaperLine, published_cells
 from tardygrad.reproduce.regime import Line, Regime, RegimePart
+from tardygrad.reproduce.trials import mean_time
 from tardygrad.sweeps.statistics import estimate
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
@@ -65,7 +66,7 @@ class RegimeScores:
     def time(self, line: Line) -> float:
         """The simulated length of a run, mean over seeds."""
         self.by_seed(line)  # raises `Missing`
-        return mean(result.time for result in self.regime.results(line).values())
+        return mean_time(list(self.regime.results(line).values()))
 
     def cells(self) -> list[tuple[str, str]]:
         """The workloads and fleets of the part `cells`."""

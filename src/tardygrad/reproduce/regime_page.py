@@ -15,6 +15,7 @@ from tardygrad.reproduce.regime import Line, Regime, RegimePart, RegimePlan, Val
 from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
+from tardygrad.reproduce.trials import mean_time
 from tardygrad.sweeps.statistics import estimate
 
 HEADINGS = (
@@ -73,7 +74,7 @@ def tables(regime: Regime, command: str) -> str:
         "rounds and once for both asynchronous modes (in client-centric runs). The tables show the score on test rows "
         "after the last round: mean ± 95 % confidence interval (Student's t) over the seeds, or both scores "
         "where there are two. It is the accuracy; for STS-B, Pearson's correlation.",
-        progress_table(progress(regime)),
+        progress_table(progress(regime), "part"),
         *_rules(regime),
         *(_figure(workload) for workload in charts.pictured(regime)[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
@@ -189,9 +190,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
     if len(scores) == 2:  # whose interval would reach six times their distance to both sides
         spread = f" ({scores[0]:.1f}, {scores[1]:.1f})"
     spread = f"{spread} ({failed} did not finish)" if failed else spread
-    times, outer, local = (
-        sum(getattr(result, name) for result in results) / len(results) for name in ("time", "clipped", "local_clipped")
-    )
+    outer, local = (mean(getattr(result, name) for result in results) for name in ("clipped", "local_clipped"))
     return (
         fleet,
         line.mode,
@@ -200,7 +199,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
         str(len(results)),
         f"{found.mean:.1f}{spread}",
         theirs,
-        f"{times:,.0f}",
+        f"{mean_time(results):,.0f}",
         f"{_share(outer)}, {_share(local)}",
     )
 

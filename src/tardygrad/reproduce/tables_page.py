@@ -43,7 +43,7 @@ def row(line: CellLine, grid: int) -> tuple[str, ...]:
     return (stragglers, mode, line.label, score, paper[0], f"{line.time:.0f}", paper[1], *rates)
 
 
-def verdicts(lines: list[CellLine]) -> list[str]:
+def costs_of_not_waiting(lines: list[CellLine]) -> list[str]:
     """The best asynchronous against the best synchronous cell, in points and in time, ours and the paper's."""
     found = []
     for fleet in FLEETS:
@@ -81,7 +81,7 @@ def _section(runs: Table, old: str | None) -> str:
         f"Grid: η in {_set(experiment.lrs)}, η_ℓ in {_set(experiment.local_lrs)}, (u, ũ) in {{{pairs}}}; "
         f"chosen by the best synchronous Clip²: {thresholds}.",
         table(HEADINGS, (row(line, len(experiment.rates)) for line in lines)),
-        "\n".join(f"- {verdict}" for verdict in verdicts(lines)),
+        "\n".join(f"- {cost}" for cost in costs_of_not_waiting(lines)),
         f"![Test {experiment.score} against simulated time]({_picture(runs)})\n\n"
         "The picture shows the first seed of the synchronous and the client-centric cells, with their best settings."
         if all(line.best for line in lines)

@@ -43,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "DN+DyLU": {"kind": "dn_dylu"},
 }
 UNCLIPPED = ("FADAS", "DN+DyLU")
-"""Methods that were published without local clipping; with it, their label ends in `, clipped`."""
+"""Methods that the paper on Clip² runs without local clipping; with it, their label ends in `, clipped`."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,12 @@ ResultOf = Callable[[ClaimTrial, int], StoredResult | None]
 def mean_spread(scores: Sequence[float]) -> tuple[float, float | None]:
     """The mean over seeds and the standard deviation, None for a single seed."""
     return mean(scores), stdev(scores) if len(scores) > 1 else None
+
+
+def mean_time(results: Sequence[StoredResult]) -> float:
+    """The mean simulated time of the runs that finished; of all runs if none did."""
+    finished = [result.time for result in results if result.status == "finished"]
+    return mean(finished or [result.time for result in results])
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,8 @@ def replace(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # of a name that is too long
+            draft.unlink(missing_ok=True)
         raise write_error(path.parent, error) from error
 
 

@@ -68,7 +68,6 @@ class StoredResult(NamedTuple):
     curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
     clipped: float  # share of the coordinates of Δ_t, mean over rounds
     local_clipped: float  # share of the coordinates of gradients
-    delay: float | None = None  # mean over updates; None in files of earlier versions
     tails: Sequence[LayerTail] = ()  # at `PlannedRun.tails`
 
     @property
@@ -117,7 +116,7 @@ class Store:
         return {"name": path.stem, **settings, "result": row["result"]}
 
     def _read(self, path: Path) -> Row:
-        return self._summaries[path.stem] if path.stem in self._summaries else read_json(path)
+        return read_json(path) if path.exists() or path.stem not in self._summaries else self._summaries[path.stem]
 
     def path(self, run: PlannedRun) -> Path:
         """The file of a run's result."""

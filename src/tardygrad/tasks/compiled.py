@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from tardygrad.errors import first_line
+from tardygrad.errors import type_and_first_line
 
 
 def compile_in_place(module: nn.Module) -> None:
@@ -25,10 +25,8 @@ def compile_in_place(module: nn.Module) -> None:
                 return compiled(*inputs, **named)
             except TorchDynamoException as error:
                 failed = True
-                why = f"{type(error).__name__}: {first_line(error)}"
-                warnings.warn(
-                    f"{type(module).__name__} cannot be compiled here and runs uncompiled ({why}).", stacklevel=2
-                )
+                what = f"{type(module).__name__} cannot be compiled here and runs uncompiled"
+                warnings.warn(f"{what} ({type_and_first_line(error)}).", stacklevel=2)
         return module._call_impl(*inputs, **named)  # type: ignore[no-untyped-call]
 
     module._compiled_call_impl = call

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest, HasGroups
-from tardygrad.errors import Invalid, check_integer, checked_call, first_line
+from tardygrad.errors import Invalid, check_integer, checked_call, type_and_first_line
 from tardygrad.tasks.data.client_data import (
     Collate,
     Datasets,
@@ -333,7 +333,7 @@ class TorchTask(ModuleTask, HasGroups):
         try:
             values, gradients = self._vmapped(views.module, xs, batches)
         except RuntimeError as error:
-            why = f"torch.func cannot: {first_line(error)}"
+            why = f"torch.func cannot: {type_and_first_line(error)}"
             raise Invalid(f"jobs cannot be computed together by this module, {why}. {ONE_BY_ONE}") from error
         views.check_frozen("the loss")
         if alone:

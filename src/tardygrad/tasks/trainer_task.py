@@ -67,6 +67,8 @@ def _number(loss: Any) -> float:
     try:
         number = float(loss.detach() if isinstance(loss, Tensor) else loss)
         return math.copysign(math.inf, number) if abs(number) > LARGEST else number
+    except OverflowError:  # of a whole number
+        return math.inf if loss > 0 else -math.inf
     except (TypeError, ValueError, RuntimeError) as error:
         got = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise Invalid(f"`train` must return the mean loss as a number, a LocalResult or None, got {got}.") from error

@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
-from tardygrad.errors import Invalid, first_line
+from tardygrad.errors import Invalid, type_and_first_line
 from tardygrad.tasks.compiled import compile_in_place
 from tardygrad.tasks.plain_attributes import PlainAttributes
 from tardygrad.tasks.train_mode import start_training
@@ -221,7 +221,7 @@ def copied(module: nn.Module, *, share_frozen: bool = False) -> nn.Module:
         clone = copy.deepcopy(module, copies)
     except RuntimeError as error:
         fix = "Replace torch.nn.utils.weight_norm, for example, by torch.nn.utils.parametrizations.weight_norm."
-        raise Invalid(f"a module must be one that can be copied: {first_line(error)}. {fix}") from error
+        raise Invalid(f"a module must be one that can be copied: {type_and_first_line(error)}. {fix}") from error
     for part in clone.modules():
         vars(part).update({name: _rebound(value, copies) for name, value in vars(part).items() if callable(value)})
     if _ties(clone) != _ties(module):

@@ -21,7 +21,7 @@ from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.pool import Residuals, pack, perform
 from tardygrad.engines.same_task import check_same
 from tardygrad.engines.threads import use_threads
-from tardygrad.errors import Invalid, TardygradError, WorkFailed, first_line
+from tardygrad.errors import Invalid, TardygradError, WorkFailed, type_and_first_line
 
 MakeTask = Callable[[Any], Task]
 """Takes Flower's `Context` of a node; returns the task, with the data of the clients that the node serves."""
@@ -63,7 +63,7 @@ class ClientWork:
         except WorkFailed as error:
             return records.error_content(str(error))
         except TardygradError as error:
-            return records.error_content(f"a node could not prepare its job: {first_line(error)}.")
+            return records.error_content(f"a node could not prepare its job: {type_and_first_line(error)}.")
 
     def _task(self, content: Any, context: Any) -> Task:
         recipe, expected = str(content["job"]["task"]), str(content["job"]["facts"])

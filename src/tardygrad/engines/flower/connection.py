@@ -11,7 +11,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from tardygrad.errors import Invalid, TardygradError, WorkFailed, first_line
+from tardygrad.errors import Invalid, TardygradError, WorkFailed, type_and_first_line
 
 LOST = {3: "its message has expired", 4: "its reply has expired", 5: "its node is gone", 8: "its ClientApp has crashed"}
 """Errors of Flower by their codes, after which only the job is lost."""
@@ -174,7 +174,7 @@ def _failures_reported(what: str) -> Iterator[None]:
     except TardygradError:
         raise
     except Exception as error:
-        raise WorkFailed(f"Flower's SuperLink could not {what}: {first_line(error)}.") from error
+        raise WorkFailed(f"Flower's SuperLink could not {what}: {type_and_first_line(error)}.") from error
 
 
 Handler = Callable[[Any, Any], Any]

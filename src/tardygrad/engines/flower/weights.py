@@ -33,7 +33,7 @@ from tardygrad.engines.flower.records import (
     count_bytes,
     needs_identity,
 )
-from tardygrad.errors import Invalid, check_integer, first_line, is_number, shortened
+from tardygrad.errors import Invalid, check_integer, is_number, shortened, type_and_first_line
 from tardygrad.tasks.trainer_task import SquaredMoves
 from tardygrad.tasks.views import trainable
 
@@ -71,7 +71,7 @@ class WeightsTask(OwnLoop):
         try:
             flwr().ConfigRecord(self.config)
         except (TypeError, ValueError) as error:
-            raise Invalid(f"`train_config` cannot be sent: {first_line(error)}.") from error
+            raise Invalid(f"`train_config` cannot be sent: {type_and_first_line(error)}.") from error
         try:
             is_buffer = re.compile(module_buffers).search
         except re.error as error:

@@ -23,7 +23,7 @@ from unittest.mock import patch
 from tardygrad.core import admission
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.errors import Invalid, WorkFailed, first_line
+from tardygrad.errors import Invalid, WorkFailed, type_and_first_line
 
 MIN_OBJECT_STORE = 80_000_000
 """Size in bytes of the smallest object store that Ray can create."""
@@ -76,7 +76,7 @@ def start(ray: Any, *, cpus: int, gpus: bool, store: int) -> None:
     try:
         _init(ray, True, address="local", _node_ip_address="127.0.0.1", **options)
     except Exception as error:
-        raise Invalid(f"Ray could not be started here: {first_line(error)}.") from error
+        raise Invalid(f"Ray could not be started here: {type_and_first_line(error)}.") from error
 
 
 def join(ray: Any, address: str) -> None:
@@ -92,13 +92,13 @@ def join(ray: Any, address: str) -> None:
     except TimeoutError as error:
         raise Invalid(f"{rule}, which has not answered in {JOIN_TIMEOUT:g} s. {fix}") from error
     except Exception as error:
-        raise Invalid(f"{rule}: {first_line(error)}. {fix}") from error
+        raise Invalid(f"{rule}: {type_and_first_line(error)}. {fix}") from error
     if not is_head:
         raise Invalid(f"{rule}, where something else listens. {fix}")
     try:
         _init(ray, resolved.startswith(("127.", "localhost:", "[::1]:")), address=resolved)
     except Exception as error:
-        raise Invalid(f"{rule}: {first_line(error)}.") from error
+        raise Invalid(f"{rule}: {type_and_first_line(error)}.") from error
 
 
 def _find_cluster(ray: Any) -> str:

@@ -15,7 +15,7 @@ from tardygrad.engines.deadlines import Deadlines
 from tardygrad.engines.ray.connection import POLL, TIMEOUT
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.workers import Worker, Workers
-from tardygrad.errors import WorkFailed, first_line
+from tardygrad.errors import WorkFailed, type_and_first_line
 
 Evaluate = Literal["beside", "between"]
 """Where a run evaluates: on a worker of its own, or in its own process between rounds."""
@@ -82,7 +82,7 @@ class EvaluationWorker:
         try:
             answer: tuple[dict[str, float], float] | str = self._ray.get(request.reference)
         except self._ray.exceptions.RayTaskError as error:
-            raise WorkFailed(f"the evaluation failed: {first_line(error)}.") from error
+            raise WorkFailed(f"the evaluation failed: {type_and_first_line(error)}.") from error
         except self._ray.exceptions.RayError as error:
             self._retry(request, error)
             return None
@@ -94,7 +94,7 @@ class EvaluationWorker:
     def _retry(self, request: EvaluationRequest, error: Exception) -> None:
         request.deaths += 1
         if request.deaths > RETRIES or getattr(error, "actor_init_failed", False):
-            cause = f"{request.deaths} workers died while computing it, {first_line(error)}"
+            cause = f"{request.deaths} workers died while computing it, {type_and_first_line(error)}"
             raise WorkFailed(f"the evaluation failed: {cause}.") from error
         if request.actor is self.actor:
             self._start()

@@ -25,7 +25,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.ray.connection import POLL
 from tardygrad.engines.ray.worker import Alive, WorkerProcess
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Invalid, check_integer, first_line
+from tardygrad.errors import Invalid, check_integer, type_and_first_line
 
 DEATH_GRACE = 3.0
 """Seconds after an error of a rank in which the death of another is taken for its cause."""
@@ -161,7 +161,7 @@ def run_rank(pipe: Any) -> None:
             else:
                 answer = worker.work(*arguments)
         except Exception as error:
-            answer = (first_line(error),)
+            answer = (type_and_first_line(error),)
         pipe.send(answer if rank == 0 or isinstance(answer[0], str) else (None,))
 
 

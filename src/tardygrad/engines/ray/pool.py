@@ -32,7 +32,7 @@ from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.transport import Transport
 from tardygrad.engines.ray.workers import Workers
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call, first_line
+from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call, type_and_first_line
 from tardygrad.fleet import Fleet
 
 
@@ -245,7 +245,7 @@ class RayPool(Pool):
                 self.shards.check()  # raises if a shard has died, and not the worker
             self.workers.replace(running.worker)
             if running.kill_at is None:
-                self._lose(job, first_line(error))
+                self._lose(job, type_and_first_line(error))
             return
         self.workers.release(running.worker)
         if running.ignored:

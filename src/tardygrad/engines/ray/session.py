@@ -31,7 +31,7 @@ from tardygrad.engines.ray.server_shards import ServerShard
 from tardygrad.engines.ray.worker import WorkerProcess
 from tardygrad.engines.ray.workers import Worker
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, first_line, is_number
+from tardygrad.errors import Invalid, WorkFailed, check_choice, check_number, is_number, type_and_first_line
 
 NODES_EVERY = 1.0
 """Seconds after which the list of the cluster's machines is read again."""
@@ -85,7 +85,7 @@ class Session:
         try:
             payload = pickled(self.task, self.method, self.ray.cloudpickle.dumps)
         except Exception as error:
-            raise Invalid(f"task and method must be picklable to be sent: {first_line(error)}.") from error
+            raise Invalid(f"task and method must be picklable to be sent: {type_and_first_line(error)}.") from error
         if not self.ray.is_initialized():
             if self.address is None:
                 process_count("workers", workers)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tardygrad.errors import WorkFailed, check_integer, first_line
+from tardygrad.errors import WorkFailed, check_integer, type_and_first_line
 
 MAX_DEATHS = 5
 """How many workers in a row may die while they start."""
@@ -84,7 +84,8 @@ class Workers:
                 raise WorkFailed(f"a worker could not start: {cause}.") from error
             if self.deaths > MAX_DEATHS:
                 rule = f"{self.deaths} workers in a row ended while they loaded the task"
-                raise WorkFailed(f"{rule}: {first_line(error)}. Its code may exit, or need more memory.") from error
+                fix = "Its code may exit, or need more memory."
+                raise WorkFailed(f"{rule}: {type_and_first_line(error)}. {fix}") from error
             self.replace(worker)
             return
         if load_error:

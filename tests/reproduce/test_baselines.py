@@ -404,11 +404,13 @@ def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> 
     list(run_all(some))
     page = text(some, "the command")
     assert "All 70 runs of the plan are done." in page
-    assert "| text | text | 16, dn_dylu 24 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
+    assert "| text | text | 16, `dn_dylu` 24 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
     assert "Fashion-MNIST was not run" not in text(some, "the command", "no images."), "its stored runs are shown"
     assert "| fashion | clothes | 16 | 1 | those of digits | 0.1 |" in page
     drawn: Any = [picture(BaselineTable(some.plan, each)) for each in some.tables()]
-    assert all(">DN, clipped<" in vl_convert.vegalite_to_svg(chart.to_json()) for chart in drawn)
+    *dots, curves = (vl_convert.vegalite_to_svg(chart.to_json()) for chart in drawn)
+    assert all(">DN, clipped<" in chart for chart in dots)
+    assert all(f">{name}<" in curves for name in ("DN", "clipped"))
     table = BaselineTable(some.plan, some.tables()[-1])
     assert table.headings()[:5] == ("method", "test loss (nats per token)", "perplexity", "mark", "at 72 s")
 

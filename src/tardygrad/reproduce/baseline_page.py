@@ -15,6 +15,7 @@ from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, Baseli
 from tardygrad.reproduce.baselines import BaselineLine, Baselines, difference
 from tardygrad.reproduce.page import table as markdown_table
 from tardygrad.reproduce.progress import Progress, progress_table, progress_text
+from tardygrad.runs.record import Row
 
 Lines = list[BaselineLine]
 _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"}
@@ -199,12 +200,19 @@ def _dots(table: BaselineTable) -> Any:
 
 
 def _curves(table: BaselineTable) -> Any:
-    points = [
-        {"method": table.label(line.cell), "time": time, "score": score}
-        for line in table.lines
-        for time, score in line.curves[0]
-    ]
-    return theme.method_lines(points, [table.label(line.cell) for line in table.lines]).encode(
+    """A line for each method; variants of a method have one colour and other dashes."""
+    points: list[Row] = []
+    for line in table.lines:
+        method, _, variant = table.label(line.cell).partition(", ")
+        place = {"line": table.label(line.cell), "method": method, "variant": variant}
+        points += [place | {"time": time, "score": score} for time, score in line.curves[0]]
+    variants = list(dict.fromkeys(point["variant"] for point in points if point["variant"]))
+    stroke = {"symbolStrokeColor": "#555555", "symbolStrokeWidth": 2, "symbolSize": 600}
+    legend = theme.line_legend(values=variants, labelFontSize=13, **stroke)
+    dashes = alt.Scale(domain=["", *variants], range=[[1, 0], [6, 2], [2, 2], [8, 2, 2, 2]])
+    return theme.method_lines(points, list(dict.fromkeys(point["method"] for point in points))).encode(
         x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("score:Q", title=_SCORES["loss"], scale=alt.Scale(zero=False)),
+        strokeDash=alt.StrokeDash("variant:N", title=None, scale=dashes, legend=legend),
+        detail="line:N",
     )

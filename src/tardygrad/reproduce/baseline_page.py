@@ -18,6 +18,7 @@ from tardygrad.reproduce.progress import Progress, progress_table, progress_text
 from tardygrad.runs.record import Row
 
 Lines = list[BaselineLine]
+DASHES = {"clipped": [6, 2], "AdamW": [2, 2]}  # of curves, by variant
 _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"}
 
 
@@ -180,7 +181,8 @@ def write_pictures(baselines: Baselines, folder: Path) -> None:
 def picture(table: BaselineTable) -> Any:
     """Accuracies with their spread, or losses against simulated time with the first seed."""
     if table.workload.score == "loss":
-        return theme.image_style(_curves(table).properties(title=f"{table.name}, seed {table.plan.seeds[0]}"))
+        title = f"{table.name}, seed {table.plan.seeds[0]} (dashed: clipped, dotted: AdamW)"
+        return theme.image_style(_curves(table).properties(title=title))
     return theme.image_style(_dots(table).properties(title=table.name))
 
 
@@ -206,13 +208,10 @@ def _curves(table: BaselineTable) -> Any:
         method, _, variant = table.label(line.cell).partition(", ")
         place = {"line": table.label(line.cell), "method": method, "variant": variant}
         points += [place | {"time": time, "score": score} for time, score in line.curves[0]]
-    variants = list(dict.fromkeys(point["variant"] for point in points if point["variant"]))
-    stroke = {"symbolStrokeColor": "#555555", "symbolStrokeWidth": 2, "symbolSize": 600}
-    legend = theme.line_legend(values=variants, labelFontSize=13, **stroke)
-    dashes = alt.Scale(domain=["", *variants], range=[[1, 0], [6, 2], [2, 2], [8, 2, 2, 2]])
+    dashes = alt.Scale(domain=["", *DASHES], range=[[1, 0], *DASHES.values()])
     return theme.method_lines(points, list(dict.fromkeys(point["method"] for point in points))).encode(
         x=alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("score:Q", title=_SCORES["loss"], scale=alt.Scale(zero=False)),
-        strokeDash=alt.StrokeDash("variant:N", title=None, scale=dashes, legend=legend),
+        strokeDash=alt.StrokeDash("variant:N", title=None, scale=dashes, legend=None),
         detail="line:N",
     )

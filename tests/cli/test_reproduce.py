@@ -209,7 +209,7 @@ def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Com
 def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
     table = tables.Table("tiny", TINY, Path("runs/tables"), 1)
     with exclusive(table.store.folder), pytest.raises(RecordError, match="in use by another process"):
-        next(table.store.run_missing(table.wanted({}), 1))
+        next(table.store.run_missing(lambda: table.wanted({}), 1))
 
 
 SLOW = """

@@ -126,7 +126,7 @@ def comparison(folder: Path, **changes: Any) -> Baselines:
 
 
 def run_all(some: Baselines, jobs: int = 1) -> Iterator[Path]:
-    return some.store.run_wanted(some.wanted, jobs)
+    return some.store.run_missing(some.wanted, jobs)
 
 
 def points(some: Baselines) -> list[list[tuple[dict[str, float], float | None]]]:
@@ -458,7 +458,7 @@ def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatc
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.Store, "run_wanted", stopped)
+    monkeypatch.setattr(store.Store, "run_missing", stopped)
     code, out, err = small()
     assert (code, out) == (130, "")
     assert err.endswith("stopped; finished runs are stored in runs/baselines: continue with the same command\n")

@@ -319,7 +319,7 @@ def _run_plan(
 ) -> None:
     """Do the missing runs of a plan, and print after each how much is left."""
     with _continuable(store):
-        for path in store.run_wanted(wanted, process_count("jobs", jobs)):
+        for path in store.run_missing(wanted, process_count("jobs", jobs)):
             everything = progress()[-1]
             left = f"{everything.left / 3600:.1f} CPU hours left"
             say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
@@ -354,7 +354,8 @@ def _run(store: Store, wanted: Callable[[], list[PlannedRun]], jobs: int, what: 
     """Do the missing runs, and those that become known by their results."""
     with _continuable(store):
         while runs := store.missing(wanted()):
-            for _ in counted(store.run_missing(runs, process_count("jobs", jobs)), total=len(runs), what=what):
+            done = store.run_missing(partial(list, runs), process_count("jobs", jobs))
+            for _ in counted(done, total=len(runs), what=what):
                 pass
 
 

@@ -297,9 +297,7 @@ def write_json(path: Path, value: Row) -> None:
 def replace(path: Path, content: bytes) -> None:
     """Replace a file atomically: readers see the old content or the new, never a mixture."""
     draft = path.with_name(path.name + ".draft")
-    if path.exists() and not path.is_file():
-        kind = "a directory" if path.is_dir() else "a pipe, a socket or a device"
-        raise Invalid(f"{str(path)!r} must be a file, and is {kind}. Choose another name.")
+    require_file(path)
     try:
         draft.unlink(missing_ok=True)  # of a writer that was killed, or a link to elsewhere
         with draft.open("xb") as file:
@@ -311,6 +309,13 @@ def replace(path: Path, content: bytes) -> None:
         with suppress(OSError):  # of a name that is too long
             draft.unlink(missing_ok=True)
         raise write_error(path.parent, error) from error
+
+
+def require_file(path: Path) -> None:
+    """Raise `Invalid` if something that is not a file has a path."""
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "a pipe, a socket or a device"
+        raise Invalid(f"{str(path)!r} must be a file, and is {kind}. Choose another name.")
 
 
 def read_json(path: Path, fix: str = "") -> Row:

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from tardygrad.engines.child_process import set_up_child_process
 from tardygrad.errors import RecordError
-from tardygrad.runs.record import Row, exclusive, read_json, write_json
+from tardygrad.runs.record import Row, exclusive, read_json, require_file, write_json
 from tardygrad.runs.run import Run, versions
 from tardygrad.runs.summary import remove_model
 from tardygrad.spec.spec import parse
@@ -127,16 +127,12 @@ class Store:
         """The runs that have no result yet, each once."""
         return [run for path, run in {self.path(run): run for run in runs}.items() if self._result(path) is None]
 
-    def run_missing(self, runs: Iterable[PlannedRun], jobs: int) -> Iterator[Path]:
-        """Run the missing ones in `jobs` processes and yield each file when it is written."""
-        wanted = list(runs)
-        return self.run_wanted(lambda: wanted, jobs)
-
-    def run_wanted(self, wanted: Callable[[], Iterable[PlannedRun]], jobs: int) -> Iterator[Path]:
-        """As `run_missing`, but `wanted` is called again after every run; the first missing one starts next.
+    def run_missing(self, wanted: Callable[[], Iterable[PlannedRun]], jobs: int) -> Iterator[Path]:
+        """Run the missing ones in `jobs` processes and yield each file when it is written.
 
         Args:
-            wanted: returns the runs known so far, done or not; results may add others.
+            wanted: returns the runs known so far, done or not. It is called again after every run, whose result may add
+                others; the first missing one starts next.
         """
         context = mp.get_context("fork")  # so that the processes share the task if it is built already
         with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
@@ -146,6 +142,7 @@ class Store:
                     started = {self.path(run) for run in running.values()}
                     waiting = [run for run in self.missing(wanted()) if self.path(run) not in started]
                     for run in waiting[: jobs - len(running)]:
+                        require_file(self.path(run))
                         running[pool.submit(_run, self.path(run), run, self.records)] = run
                     if not running:
                         return

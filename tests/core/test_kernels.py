@@ -30,6 +30,7 @@ STEPS = {
     "clip": chain(clip(Constant(0.7)), scale(Power(0.3, -0.5))),
     "clip alone": clip(Constant(0.7)),
     "biclip": chain(clip(Constant(0.7), Constant(0.2)), scale(Constant(0.1))),
+    "crossed": chain(clip(Power(1.0, -1.0), Constant(0.5)), scale(Constant(0.1))),
     "infinite": chain(clip(Constant(math.inf)), scale(Constant(0.1))),
     "zero": chain(clip(Constant(0.0)), scale(Constant(0.1))),
     "overflowing": chain(clip(Constant(1e300)), scale(Cosine(0.1, 9))),

@@ -22,8 +22,8 @@ _vector, _options = float32[::1], {"cache": True, "nogil": True, "error_model": 
 def _clip(v: Any, lower: Any, upper: Any) -> Any:
     """BiClip as in clipping.py; NaN stays NaN."""
     size = abs(v)
-    clipped = upper if size > upper else size
-    clipped = lower if clipped < lower else clipped
+    clipped = lower if size < lower else size
+    clipped = upper if clipped > upper else clipped
     zero = size == 0.0 and lower > 0.0
     return np.float32(0.0) if zero else np.copysign(clipped, v)
 

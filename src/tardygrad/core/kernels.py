@@ -179,7 +179,7 @@ def _thresholds(form: ClipAndRate) -> tuple[np.float32, ...]:
 
 def _in_slices(n: int, kernel: SliceKernel) -> list[float]:
     """Run a kernel on a vector of length n, in as many slices as torch has threads if it is long; sums the results."""
-    block = 1 << 16
+    block = 1 << 16  # a multiple of privacy.BLOCK, since slices must begin where its blocks do
     parts = max(min(torch.get_num_threads(), n // _PER_THREAD), 1)
     if parts == 1:
         return list(kernel(0, n))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError, validate_call
 
+from tardygrad import Fleet, simulate
 from tardygrad.core.algorithm import Server, work
 from tardygrad.core.messages import Advanced, Job
 from tardygrad.errors import Invalid
@@ -134,17 +135,23 @@ def test_the_transformer_sees_where_a_patch_is_and_what_is_in_it():
 
 
 def test_the_clock_has_nothing_to_learn():
-    task = clock(clients=3, parameters=1_000_000)
-    assert task.parameters == 1_000_000
-    assert task.init(0).shape == (0,)
+    task = clock(clients=3, parameters=1000)
+    assert task.parameters == 1000
+    assert task.init(0).shape == (1000,)
     assert task.init(0).dtype == torch.float32
     assert task.init_module_buffers() is None
-    assert task.evaluate(task.init(0), None) == {}
+    assert task.evaluate(task.init(0), None) == {"loss": 0.0}
     method = sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=50, compensate=True)
     server = Server(method, task.init(0), clients=3, seed=0)
     updates = [work(one, task, method) for one in server.dispatch()]
     assert [update.steps for update in updates] == [0, 0, 0]
     assert isinstance([server.receive(update).happened for update in updates][1], Advanced)
+
+
+def test_a_clock_with_parameters_can_be_simulated():
+    method = sgdclip(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=2, local_steps=1)
+    run = simulate(method, clock(clients=4, parameters=1000), Fleet.paper(clients=4), rounds=3, seed=0)
+    assert (run.summary().rounds, run.summary().loss) == (3, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tardygrad.core.hierarchy import ServerLike, serve
-from tardygrad.core.messages import Advanced, Asleep, Awake, Happened, Job, Joined, Lost, Message, Refused, Taken
+from tardygrad.core.messages import (
+    NOTHING,
+    Advanced,
+    Asleep,
+    Awake,
+    Happened,
+    Job,
+    Joined,
+    Lost,
+    Message,
+    Refused,
+    Taken,
+)
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task, sample_counts
 from tardygrad.engines.pool import Pool, features_of
@@ -114,7 +126,7 @@ def clock_only(method: Method, fleet: Fleet, *, parameters: int = 0, seed: int =
         parameters: size of the model, which sets how long messages take on a link.
     """
     task = clock(clients=fleet.clients, parameters=parameters)
-    server = serve(method, task.init(seed), clients=fleet.clients, seed=seed, samples=[1] * fleet.clients)
+    server = serve(method, NOTHING, clients=fleet.clients, seed=seed, samples=[1] * fleet.clients)
     return server, SimPool(task, method, fleet)
 
 

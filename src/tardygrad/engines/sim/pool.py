@@ -10,7 +10,7 @@ from typing import cast
 
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
-from tardygrad.core.messages import Asleep, Job, Lost, Message, Update
+from tardygrad.core.messages import NOTHING, Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
@@ -333,7 +333,7 @@ class Lookahead:
 
     def __init__(self, task: Task, method: Method, fleet: Fleet, rounds: int, seed: int) -> None:
         clock: Task = Clock(task.clients, task.parameters)
-        self._server = serve(method, clock.init(seed), clients=task.clients, seed=seed, samples=[1] * task.clients)
+        self._server = serve(method, NOTHING, clients=task.clients, seed=seed, samples=[1] * task.clients)
         self._pool, self._rounds = SimPool(clock, method, fleet), rounds
         self.is_over = False  # whether it knows the whole run
         self._known: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)  # rounds when sent and arrived

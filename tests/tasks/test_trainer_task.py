@@ -111,7 +111,10 @@ def test_what_a_loop_attaches_to_the_module_ends_with_the_job() -> None:
             lambda: tg.diloco(lr=0.7, buffer=2, local_steps=3, optimizer="Adam"),
             "Leave out `optimizer`",
         ),
-        (lambda: tg.dcasgd(local_lr=0.1, local_steps=3), "DC-ASGD-c always makes local steps: use another method."),
+        (
+            lambda: tg.dcasgd(local_lr=0.1, local_steps=3),
+            "DC-ASGD-c needs them to estimate the curvature. Use clip2 with compensate=True.",
+        ),
     ],
 )
 def test_a_method_with_local_steps_is_refused_before_the_run(made: Any, text: str) -> None:

@@ -11,7 +11,6 @@ from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vecto
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import parameters, recipe_of
 from tardygrad.core.task import HasGroups
-from tardygrad.core.transforms import Step
 from tardygrad.errors import Invalid
 
 LOCAL_SETTINGS = {"local_clip", "local_lower", "norm", "optimizer", "options", "keep", "rho"}
@@ -50,6 +49,8 @@ def check_local_work(task: object, method: Method) -> None:
     rule = "this task trains with its own loop, so the method must not make local steps"
     recipe = recipe_of(method)
     known = parameters(recipe.function) if recipe else {}
+    if method.curvature:
+        raise Invalid(f"{rule}; {method.name} needs them to estimate the curvature. Use clip2 with compensate=True.")
     if method.has_local_steps:
         needed = "local_lr" in known and known["local_lr"].default is Parameter.empty
         fix = f"{method.name} always makes local steps: use another method" if needed else "Leave out `local_lr`"
@@ -69,8 +70,6 @@ def own_update(job: Job, task: OwnLoop, method: Method) -> Update:
         if curvature is None:
             fix = "Sum them with tg.SquaredMoves and return them, or leave out `compensate`."
             raise Invalid(f"`compensate` needs the squares of the local moves, and `train` returned none. {fix}")
-        if method.curvature:
-            curvature, _ = method.curvature.of(delta, curvature, {}, Step(max(job.round, 1), x=trained.x, start=start))
     return Update(
         job.client, job.serial, job.round, delta, curvature, trained.module_buffers, trained.steps, trained.loss
     )

@@ -122,9 +122,9 @@ def test_a_percentile_is_not_misled_by_one_client() -> None:
         measured.restore({"of": dict(enumerate([1.0] * 9 + [1000.0])), "given": {}})
         return measured
 
-    assert speeds(Pace()).share(0, 8, 0.0) == 1
-    assert speeds(Pace(percentile=90.0)).share(0, 8, 0.0) == 8
-    assert speeds(Pace(percentile=90.0)).share(9, 8, 0.0) == 8  # never more than K
+    assert speeds(Pace()).steps(0, 8, 0.0) == 1
+    assert speeds(Pace(percentile=90.0)).steps(0, 8, 0.0) == 8
+    assert speeds(Pace(percentile=90.0)).steps(9, 8, 0.0) == 8  # never more than K
 
 
 def test_a_speed_is_an_average_of_the_measured_ones_and_is_lost_with_its_client() -> None:

@@ -12,7 +12,7 @@ from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
 from tardygrad.reproduce import regime_page, regime_tails, summaries
 from tardygrad.reproduce.regime import Line, Regime, RegimePlan, plan
-from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
+from tardygrad.reproduce.regime_beside import paper_numbers, small_network_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import tables, verdicts
 from tardygrad.runs.history import read_history
@@ -210,10 +210,10 @@ CLAIMS = """### Claim 4
 
 
 def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
-    assert small_numbers(tmp_path) == {}
+    assert small_network_numbers(tmp_path) == {}
     (tmp_path / "results.md").write_text(RESULTS)
     (tmp_path / "reproduction.md").write_text(CLAIMS)
-    assert small_numbers(tmp_path) == {
+    assert small_network_numbers(tmp_path) == {
         "A": "best without waiting − best synchronous: -0.5 points on average, at most a point behind in 1 of 1; "
         "20 to 20 times sooner",
         "B": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells, equal in 0",
@@ -241,7 +241,7 @@ def test_small_networks_are_compared_where_both_have_a_score(cells, expected, tm
     head = "\n".join(RESULTS.splitlines()[:4])
     (tmp_path / "results.md").write_text(f"{head}\n{cells}\n")
     (tmp_path / "reproduction.md").write_text("\n".join(CLAIMS.splitlines()[:5]))  # with mild stragglers alone
-    assert small_numbers(tmp_path) == expected
+    assert small_network_numbers(tmp_path) == expected
 
 
 def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
@@ -255,7 +255,7 @@ def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
 
 
 def test_the_pages_of_the_documentation_have_numbers_of_small_networks_for_six_claims() -> None:
-    assert sorted(small_numbers(Path(__file__).parents[2] / "docs")) == list("ABCDEF")
+    assert sorted(small_network_numbers(Path(__file__).parents[2] / "docs")) == list("ABCDEF")
 
 
 def test_the_page_has_verdicts_for_each_workload_alone() -> None:

@@ -12,8 +12,8 @@ from tardygrad.core.method import Method
 from tardygrad.core.transforms import Step
 from tardygrad.errors import is_number
 
-LARGEST = 1e100  # of the numbers in a record
-MOST = 2**53  # of the counts in a record
+LARGEST_NUMBER = 1e100  # that a record may contain
+COUNT_LIMIT = 2**53  # counts in a record are below it
 
 StateShape = dict[str, Tensor | None]
 """The expected entries of a client's state: None for a vector like x, else an example of the tensor."""
@@ -40,7 +40,7 @@ def has_valid_types(update: Update) -> bool:
         return False
     if not (all(type(n) is int for n in integers) and all(is_number(n) for n in numbers)):
         return False
-    return 0 <= update.steps < MOST and not any(LARGEST < abs(n) < math.inf for n in numbers)
+    return 0 <= update.steps < COUNT_LIMIT and not any(LARGEST_NUMBER < abs(n) < math.inf for n in numbers)
 
 
 def fits(update: Update, x: Vector, module_buffers: ModuleBuffers | None, method: Method, expected: StateShape) -> bool:

@@ -6,8 +6,8 @@ Rules of this file:
 2. It uses no clock, threads, network, files or `torch.nn`: the model is a vector x ∈ R^d. The time comes with each
    message and is only passed on (to dylu.py and hierarchy.py).
 3. `Server.receive` is deterministic: the same state and message give the same reply. Its random numbers are keyed.
-4. Changed in place are only a client's own x, A and copy of the module's buffers during its job, and the round's sum
-   until the round ends. Models, and vectors in messages, are never changed.
+4. Only these are changed in place: a client's own x, A and copy of the module's buffers during its job, and the
+   round's sum until the round ends. Models, and vectors in messages, are never changed.
 5. Time stamps are rounds. An update that started from x_s and is aggregated in round t has the delay p = t − s ≥ 1.
 """
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.core import admission, kernels
-from tardygrad.core import vectors as stores  # as a module: it imports `fold` and `finish` from here
+from tardygrad.core import vectors as stores  # as a module, since it imports this file
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
@@ -291,7 +291,7 @@ class Server:
     def _job(self, client: int, serial: int) -> Job:
         steps, epochs = self.method.local_steps, self.method.local_epochs
         if self.speeds:
-            K_i = self.speeds.share(client, steps or epochs or 1, self.now)
+            K_i = self.speeds.steps(client, steps or epochs or 1, self.now)
             steps, epochs = (K_i, None) if steps else (None, K_i)
         state = self.client_states.get(client)
         return Job(client, serial, self.round, self.vectors.start, steps, epochs, self.seed, self.module_buffers, state)

@@ -20,7 +20,7 @@ class Pace:
         rounding: down, as published, or up.
         least: the smallest K_i, unless K is smaller.
 
-    >>> [Pace().share(8, speed, fastest=4.0) for speed in (None, 4.0, 1.0, 0.1)]
+    >>> [Pace().steps(8, speed, fastest=4.0) for speed in (None, 4.0, 1.0, 0.1)]
     [8, 8, 2, 1]
     """
 
@@ -37,7 +37,7 @@ class Pace:
         check_choice("rounding", self.rounding, Literal["floor", "ceil"])
         check_integer("least", self.least)
 
-    def share(self, work: int, speed: float | None, fastest: float) -> int:
+    def steps(self, work: int, speed: float | None, fastest: float) -> int:
         """K_i; K for a client of unknown speed."""
         if speed is None:
             return work
@@ -60,17 +60,17 @@ class Speeds:
         self.last_job: dict[int, tuple[int, float]] = {}  # client → K_i of its last job, and when it was sent
         self._sorted: list[float] = []
 
-    def share(self, client: int, work: int, now: float) -> int:
+    def steps(self, client: int, work: int, now: float) -> int:
         """K_i of a job that is sent now."""
         fastest = self._sorted[math.ceil(len(self._sorted) * self.pace.percentile / 100) - 1] if self._sorted else 1.0
-        share = self.pace.share(work, self.speed_by_client.get(client), fastest)
-        self.last_job[client] = share, now
-        return share
+        steps = self.pace.steps(work, self.speed_by_client.get(client), fastest)
+        self.last_job[client] = steps, now
+        return steps
 
     def measure(self, client: int, now: float) -> None:
         """Update a client's speed when its job arrives."""
-        share, sent = self.last_job[client]
-        if now > sent and math.isfinite(speed := share / (now - sent)):
+        steps, sent = self.last_job[client]
+        if now > sent and math.isfinite(speed := steps / (now - sent)):
             speed = self.pace.measured(self.speed_by_client.get(client), speed)
             self.forget(client)
             self.speed_by_client[client] = speed

@@ -159,7 +159,7 @@ class Taken(NamedTuple):
     update: Update
     delay: int  # p
     norm: float  # ‖δ_i‖₂
-    weight: float = 1.0  # depends on the delay
+    weight: float = 1.0  # by its delay and its client's share of the samples
 
 
 class Refused(NamedTuple):

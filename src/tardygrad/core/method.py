@@ -22,6 +22,7 @@ from tardygrad.html_tables import fact_table
 
 Mode = Literal["sync", "server", "client"]
 """Which clients work when: synchronous rounds, server-centric, client-centric."""
+MODE_TEXTS: dict[Mode, str] = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}
 
 Dispatch = Literal["same", "random"]
 """Which client gets a free slot: the one that left it, or a random idle one."""
@@ -226,7 +227,6 @@ class Method:
         return 1.0 if self.denominator == "one" else len(weights)
 
     def __str__(self) -> str:
-        mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.mode]
         epochs = "1 epoch" if self.local_epochs == 1 else f"{self.local_epochs} epochs"
         work = f"K={self.local_steps or epochs}"
         notes = [", compensated"] * self.compensate + [", by samples"] * (self.weight_by is not None)
@@ -236,7 +236,7 @@ class Method:
         if self.regions:
             sizes = self.regions.sizes
             notes.append(f", {sizes if isinstance(sizes, int) else len(sizes)} regions")
-        return f"{self.name} ({mode}, M={self.buffer}, {work}{''.join(notes)})"
+        return f"{self.name} ({MODE_TEXTS[self.mode]}, M={self.buffer}, {work}{''.join(notes)})"
 
     def _repr_html_(self) -> str:
         recipe = recipe_of(self)

@@ -163,7 +163,7 @@ def written_arguments(known: Parameters, given: Mapping[str, Any]) -> dict[str, 
 
 
 def written(hint: Any, value: Any, where: str) -> Any:
-    """A value in strict JSON, from which its type hint gives the same value again."""
+    """A value as strict JSON, which its type hint can turn back into the same value."""
     choices = union_members(hint)
     if is_dataclass(value) and not isinstance(value, type):
         make: Make = type(value)

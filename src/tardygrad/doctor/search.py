@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tardygrad.core.method import Method, Mode
+from tardygrad.core.method import MODE_TEXTS, Method, Mode
 from tardygrad.doctor.clock_run import FRESH, ClockResult, clearly_better, run_clock
 from tardygrad.doctor.race import Goal, Race, Trained, Training
 from tardygrad.errors import Invalid, Starved
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
     @property
     def name(self) -> str:
         """The setting in words."""
-        mode = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}[self.method.mode]
+        mode = MODE_TEXTS[self.method.mode]
         few = self.method.concurrency if self.method.mode != "sync" else None
         return f"{mode}, M = {self.method.buffer}" + (f", {few} clients working" if few else "")
 

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 from tardygrad.constructors import own_code
-from tardygrad.core.method import Method, Mode
+from tardygrad.core.method import MODE_TEXTS, Method
 from tardygrad.doctor.clock_run import ClockResult, clearly_better, faster, gain, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
@@ -165,7 +165,7 @@ def method_of(history: History, *, trust: bool) -> Method | None:
     described = re.search(r" \((synchronous|server-centric|client-centric), M=(\d{1,9}), ", history.method)
     if described is None or int(described[2]) > history.clients:
         return None
-    modes: dict[str, Mode] = {"synchronous": "sync", "server-centric": "server", "client-centric": "client"}
+    modes = {text: mode for mode, text in MODE_TEXTS.items()}
     late = "downplayed" in history.method
     still = partial(sgdclip, local_lr=0.0, local_clip=0.0, lr=0.0, local_steps=1)
     return still(buffer=int(described[2]), mode=modes[described[1]], downplay=late)

@@ -8,8 +8,9 @@ J. Sun, D. Yao, X. Gong, T. Rabbani, M. Zaheer, T. Li. Asynchronous Heavy-Tailed
              x_t = x_{t−1} + η_t · Clip(ũ_t, (1/M) Σ_i [δ_i − A_i ⊙ (x_{t−1} − x_s)])       compensate (DC)
 
 When to use: stragglers and heavy-tailed gradients together, which is what it is proved for. There are two thresholds to
-tune, and the server keeps no state. If some updates are very late, set downplay=True, with a larger `lr`.
-compensate=True sends a second vector with every update, and changes little while the model moves little.
+tune, and the server keeps no state. The paper's remedy for very late updates is downplay=True, with a larger `lr`; in
+our comparisons (docs/evidence.md) it made no difference, or was worse. compensate=True sends a second vector with every
+update, and changes little while the model moves little.
 
 Differs from the paper in: nothing by default; the clipped gradient may go into any optimizer of `torch.optim`;
 SD with DC together, (δ_i − A_i ⊙ drift_i)/p_{t,i}, is offered as an experiment.
@@ -59,8 +60,9 @@ def clip2(
         lower: BiClip's lower threshold of the server's step.
         downplay: SD: divide an update by its delay.
         compensate: DC: correct an update for the drift of the model since the client pulled it.
-        schedule: "theory" makes the four numbers c · t^exponent, as the theorem says for the noise's tail index
-            (`tardygrad theory` prints them); "theory-tolerant" and "theory-unknown-tail" are its other two without SD.
+        schedule: "theory" multiplies `local_lr`, `local_clip`, `lr` and `clip` by powers of the round that the theorem
+            prescribes for `tail` (`tardygrad theory` prints them); "theory-tolerant" and "theory-unknown-tail" are
+            other choices that it allows without SD.
         tail: α of the noise, above 1 and at most 2; what schedules of the theory need.
 
     >>> str(clip2(local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5, downplay=True))

@@ -32,7 +32,7 @@ from tardygrad.core.transforms import State, Step, Transform, proximal, scale
 from tardygrad.core.weights import Staleness
 from tardygrad.errors import Invalid
 from tardygrad.methods.constructor import MethodSettings, constructor, local
-from tardygrad.methods.fedbuff import PUBLISHED
+from tardygrad.methods.fedbuff import PUBLISHED_WEIGHT
 
 
 @constructor
@@ -40,7 +40,7 @@ def fedasync(
     *,
     local_lr: float | Schedule | None = None,
     lr: float | Schedule = 0.6,
-    weight: Staleness | None = PUBLISHED,
+    weight: Staleness | None = PUBLISHED_WEIGHT,
     rho: float = 0.005,
     mixing: Literal["each", "compound"] = "each",
     local_clip: float | Schedule = math.inf,

@@ -33,7 +33,7 @@ from tardygrad.core.transforms import scale
 from tardygrad.core.weights import Polynomial, Staleness
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
-PUBLISHED = Polynomial(exponent=0.5)
+PUBLISHED_WEIGHT = Polynomial(exponent=0.5)
 
 
 @constructor
@@ -41,7 +41,7 @@ def fedbuff(
     *,
     local_lr: float | Schedule | None = None,
     lr: float | Schedule = 1.0,
-    weight: Staleness | None = PUBLISHED,
+    weight: Staleness | None = PUBLISHED_WEIGHT,
     denominator: Denominator = "buffer",
     toward: Literal["delta", "model"] = "delta",
     local_clip: float | Schedule = math.inf,

@@ -3,7 +3,8 @@
 G.-W. Kim et al. HALoS: Hierarchical Asynchronous Local SGD over Slow Networks for Geo-Distributed Large Language Model
 Training. ICML 2025.
 
-    client   AdamW for K_i steps from its region's model, moments kept;   K_i = max(1, ⌈K · v_i / max_j v_j⌉)
+    client   AdamW for K_i steps from its region's model, moments kept;   K_i = max(1, ⌈K · v_i / max_j v_j⌉) over the
+             clients j of its region
     region   θ: DN(η_r, β_r, N_r) on every δ_i; the client continues from the new θ at once
              E updates after it last received the global model: sends U = θ − θ_ref, and continues
     global   x: DN(η, β, N) on every U; sends x back to that region only
@@ -32,7 +33,7 @@ from tardygrad.errors import check_integer
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.dn_dylu import LONGEST
 
-PUBLISHED: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
+PUBLISHED_OPTIONS: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 
 
 @constructor
@@ -86,7 +87,7 @@ def halos(
     check_integer("period", period, most=LONGEST)
     below_one(region_momentum=region_momentum)
     if options is None and optimizer == "AdamW":
-        options = PUBLISHED
+        options = PUBLISHED_OPTIONS
     return Method(
         name="HALoS",
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),

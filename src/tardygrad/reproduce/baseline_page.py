@@ -28,7 +28,7 @@ class BaselineTable:
     def __init__(self, plan: BaselinePlan, lines: Lines) -> None:
         self.plan, self.lines = plan, lines
         self.workload: BaselineWorkload = plan.workloads[lines[0].cell.workload]
-        self.name = f"{self.workload.name}, {lines[0].cell.fleet}"
+        self.name = f"{self.workload.heading or self.workload.name.capitalize()}, {lines[0].cell.fleet}"
         complete = (line.times for line in lines if len(line.times) == len(line.scores))
         self.first_end = min(map(max, complete), default=0.0)  # when a method has ended with all seeds
 
@@ -87,9 +87,8 @@ class BaselineTable:
         """How many of the second lines are better and worse, if there are several seeds to tell."""
         if len(self.plan.seeds) < 2:
             return ""
-        found = [str(difference(*pair)) for pair in pairs]
-        good, bad = ("less", "more") if self.workload.score == "loss" else ("more", "less")
-        return f", {found.count(good)} of {len(pairs)} better and {found.count(bad)} worse"
+        found = [difference(self.workload, *pair) for pair in pairs]
+        return f", {found.count('better')} of {len(pairs)} better and {found.count('worse')} worse"
 
     def _change(self, first: BaselineLine, second: BaselineLine) -> str:
         text = " → ".join(f"{self.label(line.cell)} {self.number(line.score)}" for line in (first, second))
@@ -133,8 +132,8 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
     for lines in baselines.tables():
         each = BaselineTable(plan, lines)
         parts += [
-            f"## {each.name.capitalize()}",
-            f"![{_SCORES[each.workload.score].capitalize()}]({picture_path(each)})",
+            f"## {each.name}",
+            f"![{_SCORES[each.workload.score].capitalize()}: {each.name}]({picture_path(each)})",
             "\n".join(f"- {sentence}" for sentence in each.sentences()),
             markdown_table(each.headings(), map(each.row, lines)),
         ]
@@ -168,7 +167,8 @@ def _searched(plan: BaselinePlan, cell: BaselineCell) -> tuple[str, ...]:
 
 def picture_path(table: BaselineTable) -> str:
     """The path of a table's picture, from the page."""
-    return f"images/baselines-{table.name.replace(', ', '-')}.svg"
+    workload, fleet, _ = table.lines[0].cell
+    return f"images/baselines-{workload}-{fleet}.svg"
 
 
 def write_pictures(baselines: Baselines, folder: Path) -> None:

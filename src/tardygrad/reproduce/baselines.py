@@ -70,15 +70,17 @@ class BaselineLine(NamedTuple):
         return {**self.cell._asdict(), **numbers}
 
 
-def difference(first: BaselineLine, second: BaselineLine) -> Literal["more", "less", ""]:
-    """Whether the second line's score is more or less than the first one's; neither if that may be chance.
+def difference(
+    workload: BaselineWorkload, first: BaselineLine, second: BaselineLine
+) -> Literal["better", "worse", "tied"]:
+    """Whether the second line's score is better or worse than the first one's, or the difference may be chance.
 
     The 95 % confidence interval of the differences by seed decides; with one seed, nothing does.
     """
     found, _ = paired(second.scores, first.scores)
     if found.half_width is None or abs(found.mean) <= found.half_width:
-        return ""
-    return "more" if found.mean > 0 else "less"
+        return "tied"
+    return "better" if workload.merit(found.mean) > 0 else "worse"
 
 
 class Tuning:
@@ -231,7 +233,7 @@ class Baselines:
         """The lines with the best score marked as best, and those that may be as good by chance as tied."""
         workload = self.plan.workloads[lines[0].cell.workload]
         best = max(lines, key=lambda line: workload.merit(line.score))
-        tied = [line for line in lines if len(line.scores) > 1 and not difference(best, line)]
+        tied = [line for line in lines if len(line.scores) > 1 and difference(workload, best, line) == "tied"]
         return [line._replace(mark="best" if line is best else "tied" if line in tied else "") for line in lines]
 
 

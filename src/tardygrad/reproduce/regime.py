@@ -17,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tardygrad.core.method import Mode
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
@@ -36,7 +37,7 @@ class RegimeWorkload:
     task: Values
     clients: int  # N
     rounds: int  # T
-    method: Values  # those that all methods share, unless a method has its own `local_steps`
+    method: Values  # settings of every method, unless it has its own `local_steps`
     seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
     folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
     rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
@@ -64,7 +65,7 @@ class Line(NamedTuple):
     part: str
     workload: str
     stragglers: str
-    mode: str
+    mode: Mode
     method: str
     change: str = ""  # label of the change
     tuned: bool = False  # whether the settings are chosen with the change
@@ -78,7 +79,7 @@ class RegimePart:
     title: str
     workloads: list[str]
     fleets: list[str]
-    modes: list[str]
+    modes: list[Mode]
     methods: list[str]
     seeds: list[int]
     tails: list[int] = field(default_factory=list)  # rounds after which the tails of gradients are measured
@@ -94,7 +95,7 @@ class RegimePart:
                 yield Line(self.name, workload, fleet, mode, method, change, self.tuned)
 
     def with_unchanged(self) -> list[Line]:
-        """The lines; before those that change a line of the part `cells`, that line."""
+        """The lines; each line with a change follows the unchanged line of the part `cells`."""
         lines = [
             (line._replace(part="cells", change="", tuned=False), line) if line.change else (line,)
             for line in self.lines()
@@ -187,13 +188,13 @@ class Regime:
 
     Args:
         data: the folder with the workloads' data; None: only stored runs are read.
-        chosen: settings that are chosen already, by workload, mode and method.
+        known_choices: settings that are chosen already, by workload, mode and method.
     """
 
     def __init__(
-        self, plan: RegimePlan, store: Store, data: Path | None = None, chosen: Mapping[str, Values] = {}
+        self, plan: RegimePlan, store: Store, data: Path | None = None, known_choices: Mapping[str, Values] = {}
     ) -> None:
-        self.plan, self.store, self.data, self.given = plan, store, data, chosen
+        self.plan, self.store, self.data, self.known_choices = plan, store, data, known_choices
 
     def wanted(self) -> list[PlannedRun]:
         """The runs known so far, in order; their results decide which others follow."""
@@ -205,7 +206,7 @@ class Regime:
 
     def trials(self, line: Line) -> list[PlannedRun]:
         """The trials of a line's workload, mode and method that are known so far, done or not."""
-        rungs = [] if tuning_key(line) in self.given else self._trials(line).rungs
+        rungs = [] if tuning_key(line) in self.known_choices else self._trials(line).rungs
         return [run for rung in rungs for run in rung]
 
     def unique(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
@@ -232,7 +233,7 @@ class Regime:
 
     def chosen(self, line: Line) -> Values | None:
         """The best settings of a line's workload, mode and method; None while trials are missing."""
-        return self.given.get(tuning_key(line)) or self._trials(line).best
+        return self.known_choices.get(tuning_key(line)) or self._trials(line).best
 
     def every_choice(self) -> dict[str, Values]:
         """The settings chosen so far, by workload, mode and method."""
@@ -294,7 +295,7 @@ class Regime:
         return {name: str(path.resolve()) for name, path in found.items()}
 
 
-def _tuned_mode(line: Line) -> str:
+def _tuned_mode(line: Line) -> Mode:
     """The mode in which a line's settings are chosen: sync for itself, client-centric for both asynchronous modes."""
     return "sync" if line.mode == "sync" else "client"
 

@@ -23,14 +23,14 @@ def paper_numbers(workloads: Sequence[str]) -> dict[str, str]:
     same = _on_cells([cell for cell in every if cell.data in workloads])
     whole = _on_cells([cell for cell in every if cell.data != "cifar10"])
     found = {letter: f"{text}<br>all of GLUE: {whole[letter]}" for letter, text in same.items()}
-    return found | {"E": _published_one_update(every), "F": _published_relatives(every)}
+    return found | {"E": _published_at_m_1(every), "F": _published_relatives(every)}
 
 
-def small_numbers(folder: Path) -> dict[str, str]:
+def small_network_numbers(folder: Path) -> dict[str, str]:
     """What small networks show, by letter of the claim, on the pages of a folder."""
     ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
-    for letter, heading, wanted in (("E", "Claim 4", _one_update), ("F", "Claim 7", _without_local_clip)):
+    for letter, heading, wanted in (("E", "Claim 4", _at_m_1), ("F", "Claim 7", _without_local_clip)):
         if methods := _methods(claims.get(heading, []), wanted):
             place = f"[{heading.lower()}](reproduction.md#{heading.lower().replace(' ', '-')}) of digits"
             found[letter] = f"{methods} ({place})"
@@ -65,7 +65,7 @@ def _ahead(cells: list[PaperLine], better: str, worse: str) -> str:
     return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}" if pairs else ""
 
 
-def _published_one_update(cells: Sequence[PaperLine]) -> str:
+def _published_at_m_1(cells: Sequence[PaperLine]) -> str:
     alone = {
         LABELS[row["method"]]: float(row["accuracy"])
         for row in published_rows("buffers.csv")
@@ -114,7 +114,7 @@ def _own_cells(name: str, rows: Rows) -> Iterator[PaperLine]:
             yield PaperLine(name, row["stragglers"], row["mode"], row["method"], score, time)
 
 
-def _one_update(row: dict[str, str]) -> bool:
+def _at_m_1(row: dict[str, str]) -> bool:
     return row["M"] == "1" and row["method"] in ("SGDClip", "Clip²")
 
 

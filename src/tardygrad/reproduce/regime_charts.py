@@ -13,6 +13,7 @@ from tardygrad.display import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.accuracy_plot import score_panels
 from tardygrad.reproduce.regime import Line, Regime, RegimePart
+from tardygrad.reproduce.trials import mean_time
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import StoredResult
 
@@ -119,7 +120,7 @@ def _early(regime: Regime, line: Line) -> list[tuple[float, float]]:
     for short in part.lines() if part else ():
         results = list(regime.results(short).values())
         if short._replace(part=line.part, change="") == line and results:
-            found.append((mean(each.time for each in results), mean(each.accuracy or 0.0 for each in results)))
+            found.append((mean_time(results), mean(each.accuracy or 0.0 for each in results)))
     return found
 
 

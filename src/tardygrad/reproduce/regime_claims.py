@@ -7,13 +7,14 @@ from itertools import product
 from statistics import mean
 from typing import Literal, NamedTuple
 
+from tardygrad.core.method import Mode
 from tardygrad.reproduce.paper import PaperLine, published_cells
 from tardygrad.reproduce.regime import Line, Regime, RegimePart
 from tardygrad.reproduce.trials import mean_time
 from tardygrad.sweeps.statistics import estimate
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
-ASYNCHRONOUS = ("server", "client")
+ASYNCHRONOUS: tuple[Mode, ...] = ("server", "client")
 
 
 class Judgement(NamedTuple):
@@ -96,7 +97,7 @@ def _no_waiting(scores: RegimeScores) -> Judgement:
             f"{workload}, {fleet}: {fast.method} ({fast.mode}-centric) {gap:+.1f} points against {sync.method}, "
             f"{times:.0f} times sooner (paper: {paper:.0f})"
         )
-    return Judgement(_share(holds, 5 / 6, 1 / 2), cost_of_not_waiting(gaps, speedups), details)
+    return Judgement(_by_share(holds, 5 / 6, 1 / 2), cost_of_not_waiting(gaps, speedups), details)
 
 
 def cost_of_not_waiting(gaps: Sequence[float], speedups: Sequence[float]) -> str:
@@ -128,7 +129,7 @@ def _ahead(better: str, worse: str) -> Callable[[RegimeScores], Judgement]:
             pairs = [ours[seed] - theirs[seed] for seed in ours]
             differences += pairs
             cells.append(mean(pairs))
-            details.append(f"{workload}, {fleet}, {mode}-centric: {mean(pairs):+.1f} points")
+            details.append(f"{workload}, {fleet}, {mode}-centric: {round(mean(pairs), 1) + 0.0:+.1f} points")
         found = estimate(differences)
         width = "" if found.half_width is None else f" ± {found.half_width:.2f}"
         numbers = f"{better} − {worse}: {found.mean:+.2f}{width} points, {standing(cells)}"
@@ -150,7 +151,7 @@ def standing(differences: Sequence[float]) -> str:
     return f"ahead in {ahead} of {len(differences)} cells, equal in {sum(each == 0 for each in differences)}"
 
 
-def _one_update(scores: RegimeScores) -> Judgement:
+def _collapse_at_m_1(scores: RegimeScores) -> Judgement:
     drops, rates = {}, {}
     for method in ("SGDClip", "Clip²"):
         line = Line("cells", "sst2", "large", "client", method)
@@ -196,7 +197,7 @@ def _rates(scores: RegimeScores) -> Judgement:
     return Judgement("in part" if equal else "not reproduced", numbers)
 
 
-def _share(holds: list[bool], whole: float, part: float) -> Verdict:
+def _by_share(holds: list[bool], whole: float, part: float) -> Verdict:
     share = sum(holds) / len(holds)
     return "reproduced" if share >= whole else "in part" if share >= part else "not reproduced"
 
@@ -206,7 +207,7 @@ _RULES: dict[str, Callable[[RegimeScores], Judgement]] = {
     "B": _ahead("Clip²", "SGDClip"),
     "C": _ahead("SD-SGDClip", "SGDClip"),
     "D": _ahead("DC-Clip²", "Clip²"),
-    "E": _one_update,
+    "E": _collapse_at_m_1,
     "F": _relatives,
     "G": _rates,
 }

@@ -12,7 +12,7 @@ from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
 from tardygrad.reproduce.regime import Line, Regime, RegimePart, RegimePlan, Values, tuning_key
-from tardygrad.reproduce.regime_beside import paper_numbers, small_numbers
+from tardygrad.reproduce.regime_beside import paper_numbers, small_network_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.reproduce.trials import mean_time
@@ -36,7 +36,7 @@ _ON_ALL = ("A", "B", "C", "D")  # the claims that are judged on all tasks; the o
 def verdicts(regime: Regime, folder: Path) -> str:
     """The section with the verdicts; what small networks show is read from other pages in its folder."""
     plan = regime.plan
-    paper, small = paper_numbers(plan.parts["cells"].workloads), small_numbers(folder)
+    paper, small = paper_numbers(plan.parts["cells"].workloads), small_network_numbers(folder)
     rows = [
         (
             f"{letter}. {plan.claims[letter]['says']}",
@@ -70,11 +70,14 @@ def tables(regime: Regime, command: str) -> str:
         table(("task", "data and model", "N", "T", "rounds of trials"), (_workload(plan, name) for name in workloads)),
         f"M = {plan.buffer}. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on "
         "validation rows that no client trains on. The better half of the first trials is run again for more rounds, "
-        "and the best of these is taken. Settings are chosen on the fleet with large stragglers, once for synchronous "
-        "rounds and once for both asynchronous modes (in client-centric runs). The tables show the score on test rows "
-        "after the last round: mean ± 95 % confidence interval (Student's t) over the seeds, or both scores "
-        "where there are two. It is the accuracy; for STS-B, Pearson's correlation.",
+        "and the best of these is taken, by its score and then by its loss. Settings are chosen on the fleet with "
+        "large stragglers, once for synchronous rounds and once for both asynchronous modes (in client-centric runs). "
+        "The tables show the score on test rows after the last round: mean ± 95 % confidence interval (Student's t) "
+        "over the seeds, or both scores where there are two. It is the accuracy; for STS-B, Pearson's correlation. "
+        "*Coordinates clipped* are shares of those of Δ and of gradients; clips of the norm change all coordinates of "
+        "a vector or none.",
         progress_table(progress(regime), "part"),
+        "Parts: " + "; ".join(f"`{part.name}`, *{part.title}*" for part in plan.parts.values()) + ".",
         *_rules(regime),
         *(_figure(workload) for workload in charts.pictured(regime)[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
@@ -200,7 +203,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
         f"{found.mean:.1f}{spread}",
         theirs,
         f"{mean_time(results):,.0f}",
-        f"{_share(outer)}, {_share(local)}",
+        f"{_percent(outer)}, {_percent(local)}",
     )
 
 
@@ -222,6 +225,6 @@ def _published(line: Line) -> str:
     return "" if score is None else f"{score:.1f}"
 
 
-def _share(value: float) -> str:
+def _percent(value: float) -> str:
     """A share in per cent, with a decimal if it is small."""
     return f"{value:.1%}" if 0 < value < 0.01 else f"{value:.0%}"

@@ -27,7 +27,7 @@ def progress(regime: Regime) -> list[Progress]:
 
     A run that several parts share counts only for the first.
     """
-    whole = Regime(regime.plan, _Finished(regime.store), chosen=regime.given)
+    whole = Regime(regime.plan, _Finished(regime.store), known_choices=regime.known_choices)
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():
         groups.setdefault((line.workload, line.part), []).append(line)
@@ -36,8 +36,8 @@ def progress(regime: Regime) -> list[Progress]:
         workload = regime.plan.workloads[name]
         runs = [run for line in lines for run in whole.all_runs(line)]
         every = {path: run for run in runs if (path := whole.store.path(run)) not in counted}
-        steps = [run for line in lines for run in regime.all_runs(line) if regime.store.result(run)]
-        done = {path: run for run in steps if (path := regime.store.path(run)) not in finished}
+        finished_runs = [run for line in lines for run in regime.all_runs(line) if regime.store.result(run)]
+        done = {path: run for run in finished_runs if (path := regime.store.path(run)) not in finished}
         counted |= every.keys()
         finished |= done.keys()
         total, used = (sum(cpu_seconds(run, workload) for run in some.values()) for some in (every, done))

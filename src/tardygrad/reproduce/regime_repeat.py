@@ -46,10 +46,10 @@ class Repetition:
         if missing := {name for line in quick.lines() if (name := tuning_key(line)) not in chosen}:
             rule = "--quick needs settings that the whole plan has chosen"
             raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
-        repeats = {known.path(run).stem for run in Regime(quick, known, chosen=chosen).wanted()}
+        repeats = {known.path(run).stem for run in Regime(quick, known, known_choices=chosen).wanted()}
         self.store = Store(folder, records=True, summaries=[row for row in shipped if row["name"] not in repeats])
         self.runs = Regime(quick, self.store, data, chosen)
-        self._before, self._after = Regime(alone, known, chosen=chosen), Regime(alone, self.store, data, chosen)
+        self._before, self._after = Regime(alone, known, known_choices=chosen), Regime(alone, self.store, data, chosen)
 
     def scores(self) -> list[RepeatedRun]:
         """The runs that were repeated, beside the stored ones."""
@@ -64,4 +64,4 @@ class Repetition:
     def verdicts(self) -> dict[str, tuple[Judgement, Judgement]]:
         """The verdicts for the workload, by claim: of the stored runs, and with the repeated ones in their place."""
         before, after = judge(self._before), judge(self._after)
-        return {number: (before[number], after[number]) for number in before}
+        return {letter: (before[letter], after[letter]) for letter in before}

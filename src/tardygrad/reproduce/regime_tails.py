@@ -7,12 +7,12 @@ from typing import Any
 
 import altair as alt
 
+from tardygrad.core.method import MODE_TEXTS
 from tardygrad.display import theme
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.regime import Regime, RegimePart
 from tardygrad.runs.record import Row, to_json_value
 
-_MODES = {"sync": "synchronous", "server": "server-centric", "client": "client-centric"}
 _HIGHEST = 6.0  # larger tail indices are drawn here: all of them mean a light tail
 
 
@@ -24,7 +24,7 @@ def picture(workload: str) -> str:
 def points(regime: Regime, part: RegimePart, workload: str) -> list[Row]:
     """The measured tails of a part and a workload: a row for each run, round and layer."""
     return [
-        {"mode": _MODES[line.mode], **tail._asdict()}
+        {"mode": MODE_TEXTS[line.mode], **tail._asdict()}
         for line in part.lines()
         if part.tails and line.workload == workload
         for result in regime.results(line).values()

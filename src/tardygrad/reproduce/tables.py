@@ -10,7 +10,7 @@ from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.experiments import Experiment, TableCell, TableRun
 from tardygrad.reproduce.paper import LABELS, published_rows
-from tardygrad.reproduce.trials import mean_spread
+from tardygrad.reproduce.trials import mean_spread, mean_time
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
@@ -111,6 +111,7 @@ def _over_seeds(results: list[StoredResult]) -> dict[str, Any]:
         "spread": spread,
         "seeds": len(results),
         "loss": mean(losses) if len(losses) == len(results) else None,
-        **{key: mean(getattr(result, key) for result in results) for key in ("time", "clipped", "local_clipped")},
+        "time": mean_time(results),
+        **{key: mean(getattr(result, key) for result in results) for key in ("clipped", "local_clipped")},
         "status": next((result.status for result in results if result.accuracy is None), "finished"),
     }

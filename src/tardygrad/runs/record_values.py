@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tardygrad.core.admission import LARGEST, MOST
+from tardygrad.core.admission import COUNT_LIMIT, LARGEST_NUMBER
 
 
 def printable(value: Any, limit: int = 80) -> str:
@@ -20,7 +20,7 @@ def printable(value: Any, limit: int = 80) -> str:
 
 def read_count(value: Any) -> int:
     """A count of a record; raises `ValueError` for anything else."""
-    if not isinstance(value, int) or not 0 <= value < MOST:
+    if not isinstance(value, int) or not 0 <= value < COUNT_LIMIT:
         raise ValueError(f"{printable(repr(value))} is not a count")
     return value
 
@@ -31,7 +31,7 @@ def read_number(value: Any) -> float:
         return math.nan
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{printable(repr(value))} is not a number")
-    if abs(value) > LARGEST:
+    if abs(value) > LARGEST_NUMBER:
         raise ValueError(f"{value:.3g} is too large")
     return float(value)
 

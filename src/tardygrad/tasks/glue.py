@@ -85,10 +85,11 @@ def glue(
             faster with `autocast` on a CPU; None is the model's default.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
         group_by_length: make batches of rows of similar length, which need less padding, in random order.
-        rows: how many rows to train on, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and all
-            for the others.
+        rows: how many training rows to use, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and
+            all for the others.
         test_rows: how many rows of the validation set to use, the same for every seed; None is all.
-        validation_rows: how many of these rows to set apart, the same for every seed of the run.
+        validation_rows: how many of `rows` to set apart, the same for every seed of the run; clients train on the
+            rest.
         score_on: evaluate on the "test" rows, or on the "validation" rows, to choose settings by.
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.
         seed: draws the rows and their split; a new head depends on the seed of the run.

@@ -75,7 +75,7 @@ def lm(
     cache: str | None = None,
     seed: int = 0,
 ) -> LM:
-    """Language modelling: predict the next token of a text with a small GPT. Its last tenth is the test set.
+    """Language modelling: predict the next token of a text with a small GPT. The text's last tenth is the test set.
 
     Args:
         text: a file, a folder of .txt files, or "python": the language reference inside CPython, 0.5 MB of English

@@ -45,7 +45,7 @@ class Metrics:
         """Add a batch.
 
         Args:
-            rows: their number, unless there is a class for each; None: the length of the batch's first tensor.
+            rows: the number of rows; ignored if the targets are classes; None: the length of the first tensor.
         """
         output, target = result.output, result.target
         self.batches += 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.core.admission import LARGEST
+from tardygrad.core.admission import LARGEST_NUMBER
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
@@ -66,7 +66,7 @@ def _number(loss: Any) -> float:
     """The loss that a training loop returned, as a number."""
     try:
         number = float(loss.detach() if isinstance(loss, Tensor) else loss)
-        return math.copysign(math.inf, number) if abs(number) > LARGEST else number
+        return math.copysign(math.inf, number) if abs(number) > LARGEST_NUMBER else number
     except OverflowError:  # of a whole number
         return math.inf if loss > 0 else -math.inf
     except (TypeError, ValueError, RuntimeError) as error:

@@ -187,7 +187,7 @@ class Datasets:
             raise
 
     def _stream(self, job: Job, dataset: Any, loading: Loading) -> Iterator[tuple[Any, ...]]:
-        """The next batches of a stream: a client's job begins where its last one ended."""
+        """The next batches of a stream: a job begins where its client's last one ended, if all are equally long."""
         if job.steps is None:
             raise Invalid("a stream of rows has no epochs: use local_steps, got local_epochs.")
         if loading.num_workers:

@@ -39,7 +39,8 @@ def set_apart(
         test: the test rows.
         validation_rows: how many training rows to set apart.
         score_on: which of the two to evaluate on.
-        shuffle: set random rows apart; False takes the last ones, for rows of a text, whose neighbours tell of them.
+        shuffle: set random rows apart; False takes the last ones, for consecutive rows of a text, of
+            which random ones would overlap with those that clients train on.
     """
     check_choice("score_on", score_on, ScoreOn)
     check_integer("validation_rows", validation_rows, 0)

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tardygrad as tg
-from tardygrad.core.messages import Advanced
+from tardygrad.core.messages import NOTHING, Advanced
 from tardygrad.engines.wire import BLOCK, Wire, send
 from tardygrad.fleet import Link, Uniform
 from tardygrad.runs.memory import Meter, size
@@ -117,7 +117,7 @@ def clocked(scene: Scene, load: Load, shards: float, **how: Any) -> Clocked:
     task = tg.tasks.clock(clients=scene.clients, parameters=scene.parameters)
     server_time = 0.0 if math.isinf(shards) else scene.seconds(load, int(shards))
     pool = tg.SimPool(task, method, fleet(scene, load, server_time))
-    server = tg.Server(method, task.init(0), clients=scene.clients, seed=0)
+    server = tg.Server(method, NOTHING, clients=scene.clients, seed=0)
     rounds = max(JOBS * scene.clients // method.buffer, 2)
     since, delays, starts = 0.0, list[int](), 0
     for event in tg.drive(server, pool, rounds):

@@ -44,6 +44,7 @@ stragglers = "mild"
 kind = "paper"
 stragglers = "large"
 [workload.digits]
+heading = "Digits"
 title = "digits"
 task = {kind = "digits", clients = 8, model = "mlp", dim = 4, validation_rows = 100}
 fleets = ["mild", "large"]
@@ -57,6 +58,7 @@ worst = 0.0
 target = 80.0
 seconds = 36.0
 [workload.fashion]
+heading = "Fashion-MNIST"
 title = "clothes"
 task = {kind = "fashion", clients = 8, model = "cnn", dim = 1, batch_size = 4, test_rows = 20}
 fleets = ["large"]
@@ -69,6 +71,7 @@ worst = 0.0
 target = 80.0
 seconds = 36.0
 [workload.text]
+heading = "Text"
 title = "text"
 task = {kind = "digits", clients = 8, model = "mlp", dim = 8, validation_rows = 100}
 fleets = ["mild"]
@@ -215,13 +218,14 @@ def test_local_clipping_is_all_that_its_comparison_changes() -> None:
     ],
 )
 def test_methods_are_as_published(method: str, published: dict[str, Any]) -> None:
-    for cell in CELLS:
-        if cell.method == method:
-            spec = parse(plan().run(cell, plan().lowest(cell), 1).spec)
-            found = spec.method.arguments
-            assert {name: found[name] for name in published} == published
-            if "dispatch" in published:
-                assert found["concurrency"] == spec.task.arguments["clients"] // 2
+    cells = [cell for cell in CELLS if cell.method == method]
+    assert cells
+    for cell in cells:
+        spec = parse(plan().run(cell, plan().lowest(cell), 1).spec)
+        found = spec.method.arguments
+        assert {name: found[name] for name in published} == published
+        if "dispatch" in published:
+            assert found["concurrency"] == spec.task.arguments["clients"] // 2
 
 
 def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_wider() -> None:
@@ -268,9 +272,10 @@ def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_se
         assert (line.settings, len(trials)) == (top.params, 7)
         assert line.score == pytest.approx(top.value - 10 - 1.5), "test rows, seeds 1 and 2"
         assert line.time == pytest.approx(71.5)
-        assert line.times_to_target in ([], [70.0], [70.0, 70.0])
+        assert line.times_to_target == [70.0 for score in line.scores if score >= 80]
         assert line.score_at(50.0) == pytest.approx(line.score - 10)
         assert line.score_at(10.0) is None
+    assert any(line.times_to_target for line in mild)
     values = [trial.value for line in [*mild, *large] for trial in some.tuning(line.cell).finished]
     assert min(values) == 0.0, "a run that diverged"
     for line in loss:
@@ -404,7 +409,7 @@ def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> 
     list(run_all(some))
     page = text(some, "the command")
     assert "All 70 runs of the plan are done." in page
-    assert "| text | text | 16, `dn_dylu` 24 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
+    assert "| text | text | 16, DN, clipped 24 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
     assert "Fashion-MNIST was not run" not in text(some, "the command", "no images."), "its stored runs are shown"
     assert "| fashion | clothes | 16 | 1 | those of digits | 0.1 |" in page
     drawn: Any = [picture(BaselineTable(some.plan, each)) for each in some.tables()]

@@ -18,7 +18,7 @@ def tiny() -> Claim:
     """Claim 4 with one tuned trial of ten rounds."""
     tuned = trials.Tuned(TRIAL, {"lr": (0.1, 1.0), "clip": (0.003,)})
 
-    def rule(lines: list[ClaimLine], scale: claims.Scale, result_of: trials.ResultOf) -> claims.Judgement:
+    def rule(lines: list[ClaimLine], scale: claims.Scale, result_of: trials.ResultOf) -> claims.RuleOutcome:
         return [Check("it is tiny", True), Check("it is large", False)], True, "it ends"
 
     return Claim(4, lambda scale, best: best, rule, tuned=lambda scale: [tuned])

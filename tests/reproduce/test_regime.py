@@ -12,9 +12,9 @@ from tardygrad.errors import Invalid
 from tardygrad.reproduce import regime as regime_module
 from tardygrad.reproduce import regime_page, regime_tails, summaries
 from tardygrad.reproduce.regime import Line, Regime, RegimePlan, plan
-from tardygrad.reproduce.regime_beside import paper_numbers, small_network_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_page import tables, verdicts
+from tardygrad.reproduce.regime_references import paper_numbers, small_experiment_numbers
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json, write_json
 from tardygrad.spec.spec import parse
@@ -68,18 +68,24 @@ rule = ""
 """
 
 
+CHOICES = {
+    f"sst2, client, {method}": {"local_lr": 2.0, other: 1.0}
+    for method, other in (("SGDClip", "lr"), ("Clip²", "clip"), ("SD-Clip²", "clip"))
+}  # by workload, mode and method
+
+
 class Scripted(Store):
     """A store whose results follow a rule, and which notes what it is asked for."""
 
-    def __init__(self, score) -> None:
+    def __init__(self, score, seconds: float = 10.0) -> None:
         super().__init__(Path("nowhere"))
-        self.score, self.done = score, set()
+        self.score, self.seconds, self.done = score, seconds, set()
 
     def result(self, run: PlannedRun) -> StoredResult | None:
         if self.path(run) not in self.done:
             return None
         score = self.score(run.spec)
-        time = 900.0 if run.spec["method"]["mode"] == "sync" else 10.0
+        time = 900.0 if run.spec["method"]["mode"] == "sync" else self.seconds
         return StoredResult("finished", score, 0.0, time, [(1, time, 0.0, score)], 0.0, 0.0)
 
     def path(self, run: PlannedRun) -> Path:
@@ -183,6 +189,53 @@ def test_the_rules_of_the_plan(given, expected) -> None:
     assert found["E"].verdict == found["G"].verdict == "not run"
 
 
+@pytest.mark.parametrize(
+    ("behind", "seconds", "verdict"),
+    [
+        ({"sst2": 1.5}, 10.0, "in part"),
+        ({"sst2": 1.5, "stsb": 1.5}, 10.0, "not reproduced"),
+        ({"sst2": 0.9, "stsb": 0.9, "qqp": 0.9}, 10.0, "reproduced"),
+        ({}, 150.0, "in part"),  # 6 times sooner: enough with mild stragglers, and not with large ones
+        ({}, 900.0, "not reproduced"),
+    ],
+)
+def test_the_verdict_on_not_waiting(behind: dict[str, float], seconds: float, verdict: str) -> None:
+    def score(spec) -> float:
+        return 80.0 - (behind.get(spec["task"]["name"], 0.0) if spec["method"]["mode"] != "sync" else 0.0)
+
+    regime = Regime(plan().only(["cells"]), Scripted(score, seconds))
+    while regime.store.finish(regime.wanted()):
+        pass
+    found = judge(regime)["A"]
+    assert (found.verdict, len(found.details)) == (verdict, 6)
+
+
+@pytest.mark.parametrize(
+    ("sgdclip", "clip2", "verdict"),
+    [
+        ([80, 80, 50, 50], [80, 80, 75, 50], "reproduced"),
+        ([80, 80, 74, 50], [80, 80, 75, 50], "reproduced"),
+        ([80, 75, 50, 50], [80, 76, 50, 50], "in part"),
+        ([80, 75, 50, 50], [80, 75, 50, 50], "not reproduced"),
+        ([80, 80, 80, 50], [80, 80, 50, 60], "not reproduced"),
+    ],
+)
+def test_the_verdict_on_local_rates(sgdclip: list[float], clip2: list[float], verdict: str) -> None:
+    scores = {"sgdclip": sgdclip, "clip2": clip2}
+    rates = [0.5, 2.0, 8.0, 32.0]
+
+    def score(spec) -> float:
+        method = spec["method"]
+        return 0.0 if method.get("downplay") else scores[method["kind"]][rates.index(method["local_lr"])]
+
+    regime = Regime(plan().only(["rates"]), Scripted(score), known_choices=CHOICES)
+    while regime.store.finish(regime.wanted()):
+        pass
+    found = judge(regime)["G"]
+    assert found.verdict == verdict
+    assert f"SGDClip {sum(each >= 75 for each in sgdclip)}, Clip² {sum(each >= 75 for each in clip2)}" in found.numbers
+
+
 RESULTS = """## `fashion`
 
 | stragglers | mode | method | ours | paper | ours (s) |
@@ -209,11 +262,11 @@ CLAIMS = """### Claim 4
 """
 
 
-def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
-    assert small_network_numbers(tmp_path) == {}
+def test_small_experiments_are_read_from_the_pages_beside(tmp_path) -> None:
+    assert small_experiment_numbers(tmp_path) == {}
     (tmp_path / "results.md").write_text(RESULTS)
     (tmp_path / "reproduction.md").write_text(CLAIMS)
-    assert small_network_numbers(tmp_path) == {
+    assert small_experiment_numbers(tmp_path) == {
         "A": "best without waiting − best synchronous: -0.5 points on average, at most a point behind in 1 of 1; "
         "20 to 20 times sooner",
         "B": "Clip² − SGDClip: +2.50 points, ahead in 1 of 1 cells, equal in 0",
@@ -237,11 +290,11 @@ def test_small_networks_are_read_from_the_pages_beside(tmp_path) -> None:
         ),
     ],
 )
-def test_small_networks_are_compared_where_both_have_a_score(cells, expected, tmp_path) -> None:
+def test_small_experiments_are_compared_where_both_have_a_score(cells, expected, tmp_path) -> None:
     head = "\n".join(RESULTS.splitlines()[:4])
     (tmp_path / "results.md").write_text(f"{head}\n{cells}\n")
     (tmp_path / "reproduction.md").write_text("\n".join(CLAIMS.splitlines()[:5]))  # with mild stragglers alone
-    assert small_network_numbers(tmp_path) == expected
+    assert small_experiment_numbers(tmp_path) == expected
 
 
 def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
@@ -254,8 +307,8 @@ def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
     assert "FADAS 94.3, DN+DyLU 97.5" in found["F"]
 
 
-def test_the_pages_of_the_documentation_have_numbers_of_small_networks_for_six_claims() -> None:
-    assert sorted(small_network_numbers(Path(__file__).parents[2] / "docs")) == list("ABCDEF")
+def test_the_pages_of_the_documentation_have_numbers_of_small_experiments_for_six_claims() -> None:
+    assert sorted(small_experiment_numbers(Path(__file__).parents[2] / "docs")) == list("ABCDEF")
 
 
 def test_the_page_has_verdicts_for_each_workload_alone() -> None:

@@ -378,6 +378,14 @@ def test_loading_is_silent(small, capfd):
         ({"train": "last-3"}, "train='last-N' must have N from 1 to the network's 2 layers, got 'last-3'."),
         ({"layers": 3}, "`layers` must be at most the model's 2, got 3."),
         ({"layers": 1, "train": "head"}, "`layers` needs train='all', got train='head'. Leave out one of the two."),
+        (
+            {"attention": "eager", "train": "head"},
+            "`attention` has no effect with train='head', got 'eager'. Leave out one of the two.",
+        ),
+        (
+            {"group_by_length": True, "train": "head"},
+            "`group_by_length` has no effect with train='head', got True. Leave out one of the two.",
+        ),
         ({"attention": "flash"}, "`attention` must be one of eager, sdpa or None, got 'flash'."),
         ({"validation_rows": 40}, "`validation_rows` must leave rows to train on, got 40 of 40."),
         ({"score_on": "validation"}, "score_on='validation' needs validation_rows=..., got 0."),

@@ -239,7 +239,10 @@ class Server:
         return Reply(happened, self.dispatch())
 
     def admit(self, update: Update) -> Taken | Reason:
-        """Check an update before it may touch x: returns its delay, norm and weight, or the reason to refuse it."""
+        """Check an update before it may touch x: returns its delay, norm and weight, or the reason to refuse it.
+
+        Of a private client's update that is not finite the norm is NaN: it is admitted, and counts as 0.
+        """
         if not admission.has_valid_types(update):
             return "wrong shape"
         delay = self.round + 1 - update.round  # p ← t − s
@@ -260,7 +263,7 @@ class Server:
         self.vectors.fold(update, self.privacy.clipped_weight(taken, self.vectors))
         self._drop(self.roster.finish_job(client))
         self.buffer.append(taken._replace(update=update.without_vectors()))
-        if update.state is not None and not math.isnan(taken.norm):
+        if update.state is not None and not math.isnan(taken.norm):  # NaN: the update counts as 0
             self.client_states[client] = update.state
         if self.speeds:
             self.speeds.measure(client, self.now)

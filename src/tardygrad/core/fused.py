@@ -57,10 +57,11 @@ def local_step_curved(x: Any, g: Any, curvature: Any, lower: Any, upper: Any, lr
     fastmath={"reassoc"},  # only the sums can be reordered
     **_options,
 )
-def _finish(total: Any, x: Any, out: Any, count: Any, lower: Any, upper: Any, lr: Any) -> Any:
+def _finish(total: Any, x: Any, out: Any, denominator: Any, lower: Any, upper: Any, lr: Any) -> Any:
+    """out ← x + lr · Clip(total / denominator); returns the clipped coordinates, ‖Δ‖² and the move's square."""
     clipped, squares, moved = _INT(0), np.float32(0), np.float32(0)
     for j in range(len(total)):
-        mean = total[j] / count
+        mean = total[j] / denominator
         c = _clip(mean, lower, upper)
         move = c * lr
         out[j] = x[j] + move

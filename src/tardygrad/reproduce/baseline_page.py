@@ -28,7 +28,7 @@ class BaselineTable:
     def __init__(self, plan: BaselinePlan, lines: Lines) -> None:
         self.plan, self.lines = plan, lines
         self.workload: BaselineWorkload = plan.workloads[lines[0].cell.workload]
-        self.name = f"{self.workload.heading or self.workload.name.capitalize()}, {lines[0].cell.fleet}"
+        self.name = f"{self.workload.heading}, {lines[0].cell.fleet}"
         complete = (line.times for line in lines if len(line.times) == len(line.scores))
         self.first_end = min(map(max, complete), default=0.0)  # when a method has ended with all seeds
 
@@ -113,7 +113,7 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
         markdown_table(
             ("workload", "", "client updates", "K", "trials", "CPU hours"),
             (
-                _workload(workload, [row.seconds for row in progress if row.workload == workload.name])
+                _workload(plan, workload, [row.seconds for row in progress if row.workload == workload.name])
                 for workload in plan.workloads.values()
             ),
         ),
@@ -141,7 +141,7 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
         if workload.trials:
             place = (workload.name, workload.fleets[0])
             rows = (_searched(plan, cell) for cell in plan.cells() if cell[:2] == place)
-            parts += [f"## Searched: {workload.name}", markdown_table(("method", "searched", "given"), rows)]
+            parts += [f"## Searched: {workload.heading}", markdown_table(("method", "searched", "given"), rows)]
     return "\n\n".join(parts)
 
 
@@ -150,12 +150,15 @@ def _has(progress: list[Progress], name: str) -> bool:
     return all(row.done == row.runs for row in progress if row.workload == name)
 
 
-def _workload(workload: BaselineWorkload, seconds: list[float]) -> tuple[str, ...]:
+def _workload(plan: BaselinePlan, workload: BaselineWorkload, seconds: list[float]) -> tuple[str, ...]:
+    methods = reversed(plan.methods.values())
+    labels = {method.settings["kind"]: method.label for method in methods}  # of the first of each kind
     trials = f"those of {workload.settings_from}" if workload.settings_from else f"{workload.trials} on each fleet"
     if workload.trial_length != 1:
         trials += f", {workload.trial_length:g} of the length"
     steps = f"{workload.method['local_steps']}"
-    updates = ", ".join([f"{workload.updates:,}", *(f"`{kind}` {n:,}" for kind, n in workload.updates_of.items())])
+    more = (f"{labels[kind]} {updates:,}" for kind, updates in workload.updates_of.items())
+    updates = ", ".join([f"{workload.updates:,}", *more])
     return workload.name, workload.title, updates, steps, trials, f"{sum(seconds) / 3600:.1f}"
 
 

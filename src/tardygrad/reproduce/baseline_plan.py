@@ -46,6 +46,7 @@ class BaselineWorkload:
     """A task, the fleets on which it is learnt, and how it is scored."""
 
     name: str
+    heading: str  # of its tables
     title: str
     task: Values
     fleets: list[str]
@@ -56,7 +57,6 @@ class BaselineWorkload:
     worst: float  # the score of a run that did not finish
     target: float  # the score to which the time is measured
     seconds: float  # CPU seconds of a run, measured with one thread
-    heading: str = ""  # of its tables; empty: its name
     methods: list[str] = field(default_factory=list)
     trials: int = 0  # of each method on each fleet
     trial_length: float = 1.0  # as a share of that of a run

@@ -217,8 +217,9 @@ def _rule_2(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOu
         ]
         part |= all(check.holds for check in here) or clip2.accuracy >= client.accuracy + 20
         checks += here
-    shares = ", ".join(f"{line.clipped:.0%}" for line in lines[3::4])
-    return checks, part, f"of Δ's coordinates Clip² clips {shares}"
+    rates = " and ".join(f"{setting['lr']:g}" for setting in HIGH_RATES)
+    shares = " and ".join(f"{100 * line.clipped:.0f} %" for line in lines[3::4])
+    return checks, part, f"at η = {rates} Clip² clips {shares} of Δ's coordinates"
 
 
 # 3 ---------------------------------------------------------------------------------------- SD widens the grid

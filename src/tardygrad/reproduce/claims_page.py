@@ -63,12 +63,12 @@ def text(findings: dict[Claim, ClaimResult], scale: Scale, command: str) -> str:
         "unless a table says otherwise. Accuracies are those after the last round, mean ± standard deviation over the "
         f"seeds {first} to {last}; settings were tuned on seed {TUNING}. Chance is 10 %.",
         table(
-            ("claim", "verdict", "what fails"),
+            ("claim", "verdict", "conditions that do not hold"),
             (
                 (
                     f"[{claim.number}](#claim-{claim.number}). {words[str(claim.number)]['says']}",
                     f"**{found.verdict}**",
-                    "; ".join(check.says for check in found.checks if not check.holds) or "nothing",
+                    "; ".join(check.says for check in found.checks if not check.holds) or "none",
                 )
                 for claim, found in findings.items()
             ),

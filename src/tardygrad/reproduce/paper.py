@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from statistics import mean
 from typing import NamedTuple
 
 from tardygrad.reproduce.trials import ClaimTrial
@@ -28,6 +30,20 @@ class PaperLine(NamedTuple):
     method: str
     score: float
     time: float
+
+
+class NotWaiting(NamedTuple):
+    """What asynchronous training costs and gains on some data and a fleet."""
+
+    points: float  # best asynchronous score − best synchronous one
+    speedup: float  # mean synchronous time / mean asynchronous time
+
+
+def not_waiting(lines: Sequence[PaperLine]) -> NotWaiting:
+    """Compare the asynchronous lines with the synchronous ones."""
+    sync, fast = ([line for line in lines if (line.mode == "sync") is waits] for waits in (True, False))
+    points = max(line.score for line in fast) - max(line.score for line in sync)
+    return NotWaiting(points, mean(line.time for line in sync) / mean(line.time for line in fast))
 
 
 @cache

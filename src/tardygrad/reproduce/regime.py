@@ -1,8 +1,8 @@
 """The paper's own regime: every method fine-tunes pretrained transformers on a fleet.
 
 What is run, how settings are chosen and the rules of the verdicts are in regime.toml, which was written before the
-results. Settings are chosen by successive halving, on validation rows and with a seed that is used for nothing else;
-results are on test rows.
+runs; it lists later changes. Settings are chosen by successive halving, on validation rows and with a seed that is
+used for nothing else; results are on test rows.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Literal, NamedTuple
 
 from tardygrad.core.method import Mode
-from tardygrad.reproduce.paper import PaperLine, published_cells
+from tardygrad.reproduce.paper import not_waiting, published_cells
 from tardygrad.reproduce.regime import Line, Regime, RegimePart
 from tardygrad.reproduce.trials import mean_time
 from tardygrad.sweeps.statistics import estimate
@@ -69,10 +69,10 @@ class RegimeScores:
         self.by_seed(line)  # raises `Missing`
         return mean_time(list(self.regime.results(line).values()))
 
-    def cells(self) -> list[tuple[str, str]]:
+    def workloads_and_fleets(self) -> list[tuple[str, str]]:
         """The workloads and fleets of the part `cells`."""
-        cells = self.part("cells")
-        return list(product(cells.workloads, cells.fleets))
+        part = self.part("cells")
+        return list(product(part.workloads, part.fleets))
 
     def best(self, workload: str, fleet: str, modes: Iterable[str]) -> Line:
         """The most accurate line of the part `cells` with one of these modes."""
@@ -86,10 +86,10 @@ class RegimeScores:
 
 def _no_waiting(scores: RegimeScores) -> Judgement:
     gaps, speedups, holds, details = [], [], [], []
-    for workload, fleet in scores.cells():
+    for workload, fleet in scores.workloads_and_fleets():
         sync, fast = (scores.best(workload, fleet, modes) for modes in (["sync"], ASYNCHRONOUS))
         gap, times = scores.mean(fast) - scores.mean(sync), scores.time(sync) / scores.time(fast)
-        paper = speedup([cell for cell in published_cells() if cell[:2] == (workload, fleet)])
+        paper = not_waiting([cell for cell in published_cells() if cell[:2] == (workload, fleet)]).speedup
         gaps.append(gap)
         speedups.append(times)
         holds.append(gap >= -1.0 and times >= paper / 2)
@@ -113,18 +113,12 @@ def cost_of_not_waiting(gaps: Sequence[float], speedups: Sequence[float]) -> str
     )
 
 
-def speedup(cells: Sequence[PaperLine]) -> float:
-    """The mean time of synchronous runs, divided by that of asynchronous runs."""
-    sync, fast = ([cell.time for cell in cells if (cell.mode == "sync") is waits] for waits in (True, False))
-    return mean(sync) / mean(fast)
-
-
 def _ahead(better: str, worse: str) -> Callable[[RegimeScores], Judgement]:
     """The rule of claims that compare two methods in the asynchronous modes."""
 
     def rule(scores: RegimeScores) -> Judgement:
         differences, cells, details = list[float](), [], []
-        for (workload, fleet), mode in product(scores.cells(), ASYNCHRONOUS):
+        for (workload, fleet), mode in product(scores.workloads_and_fleets(), ASYNCHRONOUS):
             ours, theirs = (scores.by_seed(Line("cells", workload, fleet, mode, method)) for method in (better, worse))
             pairs = [ours[seed] - theirs[seed] for seed in ours]
             differences += pairs
@@ -132,7 +126,7 @@ def _ahead(better: str, worse: str) -> Callable[[RegimeScores], Judgement]:
             details.append(f"{workload}, {fleet}, {mode}-centric: {round(mean(pairs), 1) + 0.0:+.1f} points")
         found = estimate(differences)
         width = "" if found.half_width is None else f" ± {found.half_width:.2f}"
-        numbers = f"{better} − {worse}: {found.mean:+.2f}{width} points, {standing(cells)}"
+        numbers = f"{better} − {worse}: {found.mean:+.2f}{width} points, {count_ahead(cells)}"
         if found.half_width is not None and found.mean > found.half_width:
             return Judgement("reproduced", numbers, details)
         ahead = sum(difference > 0 for difference in cells)
@@ -141,10 +135,10 @@ def _ahead(better: str, worse: str) -> Callable[[RegimeScores], Judgement]:
     return rule
 
 
-def standing(differences: Sequence[float]) -> str:
+def count_ahead(differences: Sequence[float]) -> str:
     """In how many cells a method is ahead of another.
 
-    >>> standing([0.3, 0.0, -0.1, 0.2])
+    >>> count_ahead([0.3, 0.0, -0.1, 0.2])
     'ahead in 2 of 4 cells, equal in 1'
     """
     ahead = sum(difference > 0 for difference in differences)

@@ -12,9 +12,9 @@ from tardygrad.reproduce.page import table
 from tardygrad.reproduce.paper import published_baselines, published_cells
 from tardygrad.reproduce.progress import progress_table, progress_text
 from tardygrad.reproduce.regime import Line, Regime, RegimePart, RegimePlan, Values, tuning_key
-from tardygrad.reproduce.regime_beside import paper_numbers, small_network_numbers
 from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
+from tardygrad.reproduce.regime_references import paper_numbers, small_experiment_numbers
 from tardygrad.reproduce.trials import mean_time
 from tardygrad.sweeps.statistics import estimate
 
@@ -34,9 +34,9 @@ _ON_ALL = ("A", "B", "C", "D")  # the claims that are judged on all tasks; the o
 
 
 def verdicts(regime: Regime, folder: Path) -> str:
-    """The section with the verdicts; what small networks show is read from other pages in its folder."""
+    """The section with the verdicts; what small experiments show is read from other pages in its folder."""
     plan = regime.plan
-    paper, small = paper_numbers(plan.parts["cells"].workloads), small_network_numbers(folder)
+    paper, small = paper_numbers(plan.parts["cells"].workloads), small_experiment_numbers(folder)
     rows = [
         (
             f"{letter}. {plan.claims[letter]['says']}",
@@ -49,10 +49,19 @@ def verdicts(regime: Regime, folder: Path) -> str:
     ]
     parts = [
         progress_text(progress(regime), "A verdict needs all runs that its rule names."),
-        table(("claim", "verdict", "here", "small networks", "the paper"), rows),
-        "Columns: the verdict by its [rule](#the-rules-and-what-decides-them), and the numbers that decide it; a "
-        "similar comparison in networks from scratch and heads on frozen features, with settings chosen on test rows "
-        "([tables](results.md), [claims](reproduction.md)); and in the paper's own tables.",
+        table(("claim", "verdict", "here", "small experiments", "the paper"), rows),
+        "\n".join(
+            (
+                "- *verdict*: by its [rule](#the-rules-and-what-decides-them); *here*: the numbers that decide it.",
+                "- *small experiments*: similar comparisons in networks from scratch, heads on frozen features and the "
+                "last stage of TinyViT, with settings chosen on test rows ([tables](results.md), "
+                "[claims](reproduction.md)).",
+                "- *the paper*: the same comparisons in its own tables.",
+                "- *times sooner* in claim A: here the time of the best synchronous method divided by that of the best "
+                "asynchronous one; in the other two columns the mean time of all synchronous methods divided by that "
+                "of all asynchronous ones.",
+            )
+        ),
         *(_figure(workload) for workload in charts.pictured(regime)[:1]),
     ]
     return "\n\n".join(parts)

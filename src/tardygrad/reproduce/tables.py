@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
 from tardygrad.reproduce.experiments import Experiment, TableCell, TableRun
-from tardygrad.reproduce.paper import LABELS, published_rows
+from tardygrad.reproduce.paper import LABELS, published_cells
 from tardygrad.reproduce.trials import mean_spread, mean_time
 from tardygrad.spec.spec import parse
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
@@ -36,13 +36,11 @@ class CellLine(NamedTuple):
 
 def published(data: str) -> dict[TableCell, tuple[float, float]]:
     """The paper's scores in per cent and runtimes."""
+    methods = {label: name for name, label in LABELS.items()}
     return {
-        TableCell(cast(Stragglers, row["stragglers"]), cast(Mode, row["mode"]), row["method"]): (
-            float(row["score"]),
-            float(row["runtime"]),
-        )
-        for row in published_rows("tables.csv")
-        if row["data"] == data
+        TableCell(cast(Stragglers, line.stragglers), cast(Mode, line.mode), methods[line.method]): line[-2:]
+        for line in published_cells()
+        if line.data == data
     }
 
 

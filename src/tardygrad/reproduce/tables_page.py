@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import score_panels
 from tardygrad.reproduce.page import split_page, table, write_section
-from tardygrad.reproduce.paper import LABELS
+from tardygrad.reproduce.paper import LABELS, PaperLine, not_waiting
 from tardygrad.reproduce.tables import CellLine, Table
 from tardygrad.reproduce.trials import FLEETS
 
@@ -50,15 +49,11 @@ def costs_of_not_waiting(lines: list[CellLine]) -> list[str]:
         of_fleet = [line for line in lines if line.cell.stragglers == fleet]
         if any(line.score is None for line in of_fleet):
             continue
-        sync = [line for line in of_fleet if line.cell.mode == "sync"]
-        rest = [line for line in of_fleet if line.cell.mode != "sync"]
-        ours = max(line.score or 0.0 for line in rest) - max(line.score or 0.0 for line in sync)
-        paper = max(line.paper for line in rest) - max(line.paper for line in sync)
-        faster = mean(line.time for line in sync) / mean(line.time for line in rest)
-        theirs = mean(line.paper_time for line in sync) / mean(line.paper_time for line in rest)
+        ours = not_waiting([PaperLine("", *line.cell, line.score or 0.0, line.time) for line in of_fleet])
+        paper = not_waiting([PaperLine("", *line.cell, line.paper, line.paper_time) for line in of_fleet])
         found.append(
-            f"{fleet}: best asynchronous − best synchronous = {ours:+.1f} points (paper {paper:+.1f}), "
-            f"in {faster:.0f} times less time (paper {theirs:.0f})"
+            f"{fleet}: best asynchronous − best synchronous = {ours.points:+.1f} points (paper {paper.points:+.1f}), "
+            f"in {ours.speedup:.0f} times less time (paper {paper.speedup:.0f})"
         )
     return found
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from tardygrad.core.messages import Advanced, Update
-from tardygrad.core.method import Mode
+from tardygrad.core.method import MODE_TEXTS, Mode
 from tardygrad.display.theme import image_style
 from tardygrad.fleet import Fleet, Group, Trace
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.runs.loop import clock_only, drive
 
-MODES: dict[Mode, str] = {"server": "server-centric", "client": "client-centric"}
+MODES: dict[Mode, str] = {mode: MODE_TEXTS[mode] for mode in ("server", "client")}
 BUFFER, STEPS, END = 2, 3, 16.0
 SECONDS = (2.0, 3.0, 7.0)
 """The duration of a job of each of the three clients."""

@@ -15,7 +15,7 @@ from tardygrad.errors import check_integer, checked_class
 @checked_class
 @dataclass(frozen=True)
 class Clock:
-    """A task without data: its gradients are zero, and runs measure the time and delays of a fleet.
+    """A task without training: a job makes no local steps and returns δ = 0, so runs only measure times and delays.
 
     Args:
         clients: number of clients, N.

@@ -82,7 +82,7 @@ def glue(
             last layer's states. Outputs of frozen layers are computed once and kept on disk.
         layers: keep only the model's first layers, this many, if all of it is trained; None keeps all.
         attention: how attention is computed: "sdpa" by torch's fused function, or "eager" by matrix products, which is
-            faster with `autocast` on a CPU; None is the model's default.
+            faster with `autocast` on a CPU; None is the model's default. Frozen layers always use the default.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
         group_by_length: make batches of rows of similar length, which need less padding, in random order.
         rows: how many training rows to use, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and
@@ -103,6 +103,10 @@ def glue(
         if train != "all":
             raise Invalid(f"`layers` needs train='all', got train={train!r}. Leave out one of the two.")
     check_train(train)
+    if train == "head":  # on features that are computed once
+        for setting, value in {"attention": attention, "group_by_length": group_by_length}.items():
+            if value:
+                raise Invalid(f"`{setting}` has no effect with train='head', got {value!r}. Leave out one of the two.")
     train_set, test_set = load(name, data, rows, seed)
     test_set = test_set.sample(test_rows or len(test_set), 0, "glue test rows")
     folder = pretrained_text.find(model)
@@ -119,7 +123,7 @@ def glue(
     elif inputs[0].is_floating_point():  # layer inputs instead of tokens
         module, uncut = partial(module, cut=True), module
     split_rows = shard(inputs, clients=clients, seed=seed, **split)
-    if group_by_length and train != "head":
+    if group_by_length:
         assert isinstance(split_rows, Shards)
         split_rows = replace(split_rows, lengths=inputs[1].sum(1))
     task = Glue(

@@ -38,7 +38,7 @@ Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(first input of a training batch, the step's generator) to the augmented input."""
 
 ONE_BY_ONE = "Compute them one by one: batch=1."
-SAME_GRADIENT = 0.05  # share of its length by which a gradient may differ if it is computed with others, in bfloat16
+SAME_GRADIENT, SAME_IN_BFLOAT16 = 0.01, 0.05  # shares of its length by which a gradient computed with others may differ
 
 
 class Batch(NamedTuple):
@@ -340,7 +340,8 @@ class TorchTask(ModuleTask, HasGroups):
             views.restores_together = views.attributes.changed() is not None
         if views.restores_together:
             views.attributes.restore()
-        if alone and (gradients[0] - expected).norm() > SAME_GRADIENT * expected.norm():
+        limit = SAME_IN_BFLOAT16 if self.autocast else SAME_GRADIENT
+        if alone and (gradients[0] - expected).norm() > limit * expected.norm():
             raise Invalid(
                 f"jobs computed together must have the gradients that they have alone, got others. {ONE_BY_ONE}"
             )

@@ -1,7 +1,7 @@
-"""What the paper and small networks show for each claim of the paper's regime, beside the verdicts.
+"""What the paper and small experiments show for each claim of the paper's regime, to compare with the verdicts.
 
-The paper's numbers come with the package. Those of small networks are read from the pages beside the one that is
-written: results.md, made by `reproduce tables`, and reproduction.md, made by `reproduce claims`.
+The paper's numbers come with the package. Those of small experiments are read from pages in the folder of the one
+that is written: results.md, made by `reproduce tables`, and reproduction.md, made by `reproduce claims`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
-from tardygrad.reproduce.paper import LABELS, PaperLine, published_baselines, published_cells, published_rows
-from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, cost_of_not_waiting, speedup, standing
+from tardygrad.reproduce.paper import (
+    LABELS,
+    PaperLine,
+    not_waiting,
+    published_baselines,
+    published_cells,
+    published_rows,
+)
+from tardygrad.reproduce.regime_claims import ASYNCHRONOUS, cost_of_not_waiting, count_ahead
 
 Rows = list[dict[str, str]]
 
@@ -26,8 +33,8 @@ def paper_numbers(workloads: Sequence[str]) -> dict[str, str]:
     return found | {"E": _published_at_m_1(every), "F": _published_relatives(every)}
 
 
-def small_network_numbers(folder: Path) -> dict[str, str]:
-    """What small networks show, by letter of the claim, on the pages of a folder."""
+def small_experiment_numbers(folder: Path) -> dict[str, str]:
+    """What small experiments show, by letter of the claim, on the pages of a folder."""
     ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
     for letter, heading, wanted in (("E", "Claim 4", _at_m_1), ("F", "Claim 7", _without_local_clip)):
@@ -45,14 +52,12 @@ def _on_cells(cells: list[PaperLine]) -> dict[str, str]:
 
 
 def _no_waiting(cells: list[PaperLine]) -> str:
-    gaps, times = [], []
-    for data, fleet in dict.fromkeys((cell.data, cell.stragglers) for cell in cells):
-        here = [cell for cell in cells if (cell.data, cell.stragglers) == (data, fleet)]
-        sync, fast = ([cell for cell in here if (cell.mode == "sync") is waits] for waits in (True, False))
-        if sync and fast:
-            gaps.append(max(cell.score for cell in fast) - max(cell.score for cell in sync))
-            times.append(speedup(here))
-    return cost_of_not_waiting(gaps, times) if gaps else ""
+    found = []
+    for place in dict.fromkeys(cell[:2] for cell in cells):  # data and fleet
+        here = [cell for cell in cells if cell[:2] == place]
+        if len({cell.mode == "sync" for cell in here}) == 2:
+            found.append(not_waiting(here))
+    return cost_of_not_waiting(*zip(*found, strict=True)) if found else ""
 
 
 def _ahead(cells: list[PaperLine], better: str, worse: str) -> str:
@@ -62,7 +67,7 @@ def _ahead(cells: list[PaperLine], better: str, worse: str) -> str:
         for (*place, method), score in scores.items()
         if method == better and (*place, worse) in scores
     ]
-    return f"{better} − {worse}: {mean(pairs):+.2f} points, {standing(pairs)}" if pairs else ""
+    return f"{better} − {worse}: {mean(pairs):+.2f} points, {count_ahead(pairs)}" if pairs else ""
 
 
 def _published_at_m_1(cells: Sequence[PaperLine]) -> str:

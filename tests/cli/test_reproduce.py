@@ -206,6 +206,13 @@ def test_an_experiment_without_data_is_skipped_or_refused_by_name(tardygrad: Com
         assert wrong == Result(2, "", "error: --only must be one of needy, tiny, got 'tinny'. Did you mean 'tiny'?\n")
 
 
+@pytest.mark.parametrize("command", ["tables", "regime", "baselines"])
+@pytest.mark.parametrize("folder", ["", "nowhere"])
+def test_data_that_is_no_folder_is_refused(command: str, folder: str, tardygrad: Command) -> None:
+    refused = tardygrad("reproduce", command, "--data", folder)
+    assert refused == Result(2, "", f"error: --data must be a folder, got {folder!r}.\n")
+
+
 def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
     table = tables.Table("tiny", TINY, Path("runs/tables"), 1)
     with exclusive(table.store.folder), pytest.raises(RecordError, match="in use by another process"):

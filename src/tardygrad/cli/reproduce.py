@@ -113,14 +113,14 @@ def tables(options: commands.Tables) -> None:
 
     _check_only(options.only, list(EXPERIMENTS), None, "experiments")
     _check_outputs(options.page, ["tables"])
-    out = Path(options.out)
+    out, data = Path(options.out), _data_folder(options.data)
     every = [Table(name, experiment, out, options.seeds) for name, experiment in EXPERIMENTS.items()]
     chosen = [table for table in every if table.name in (options.only or EXPERIMENTS)]
     skipped = {}
     for table in [] if options.read else chosen:
         with torch_threads(1):
             try:
-                folders = table.prepare(Path(options.data) if options.data else None)
+                folders = table.prepare(data)
             except Invalid as error:
                 if options.only:
                     raise Invalid(f"{table.name} cannot be run: {error}") from error
@@ -161,7 +161,7 @@ def regime(options: commands.Regime) -> None:
                 raise Invalid(f"--quick has its own runs and no page, got --{name}. Leave out one of the two options.")
     _check_outputs(page, ["regime verdicts", "regime tables"], options.save)
     selected = whole.quick() if options.quick else whole.only(options.only or list(whole.parts))
-    data, folders = Path(options.data) if options.data else None, selected.folders()
+    data, folders = _data_folder(options.data), selected.folders()
     if folders and data is None and not (options.read or options.plan):
         rule = "`reproduce regime` needs --data FOLDER to run, or --read or --plan"
         raise Invalid(f"{rule}, got none of them. Use a folder with {', '.join(f'{name}/' for name in folders)}.")
@@ -255,8 +255,8 @@ def baselines(options: commands.Baselines) -> None:
     _check_outputs(page, ["baselines"], options.save)
     chosen = whole.only(options.only or []).resized(options.trials, options.seeds)
     store = Store(Path(options.out), summaries=shipped_runs("baseline_runs.jsonl"))
-    trains = "fashion" in chosen.workloads and not (options.read or options.plan)
-    skipped, where = _fashion(options.data) if trains else ("", None)
+    trains, data = "fashion" in chosen.workloads and not (options.read or options.plan), _data_folder(options.data)
+    skipped, where = _fashion(data) if trains else ("", None)
     results = Baselines(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
     if options.plan:
         _show_progress(results.progress(), "fleet", json=options.json)
@@ -285,12 +285,19 @@ def baselines(options: commands.Baselines) -> None:
         say("no method has all its runs yet; see --plan")
 
 
-def _fashion(data: str | None) -> tuple[str, str | None]:
+def _data_folder(data: str | None) -> Path | None:
+    """The folder of --data, if it is given; raises `Invalid` unless there is one."""
+    if data is not None and not (data and Path(data).is_dir()):
+        raise Invalid(f"--data must be a folder, got {data!r}.")
+    return None if data is None else Path(data)
+
+
+def _fashion(data: Path | None) -> tuple[str, str | None]:
     """Why Fashion-MNIST cannot be run (empty if it can), and the folder of its images; None: the task finds them."""
     from tardygrad.reproduce.baseline_plan import plan
     from tardygrad.spec.spec import parse
 
-    folder = Path(data) / "fashion" if data else None
+    folder = data / "fashion" if data else None
     where = str(folder.resolve()) if folder and folder.is_dir() else None
     whole = plan()
     cell = next(cell for cell in whole.cells() if cell.workload == "fashion")

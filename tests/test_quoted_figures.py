@@ -8,6 +8,12 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from statistics import mean
 
+from tardygrad.reproduce.baseline_page import BaselineTable
+from tardygrad.reproduce.baseline_plan import plan
+from tardygrad.reproduce.baselines import BaselineLine, Baselines, difference
+from tardygrad.reproduce.summaries import shipped_runs
+from tardygrad.sweeps.store import Store
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -74,49 +80,55 @@ def test_means_under_the_first_picture() -> None:
     assert f"over three the synchronous ones at {mean(sync):.1f} %" in page("README.md")
 
 
-def test_baselines_in_short() -> None:
-    name, headings = "docs/baselines.md", ("## Digits, mild", "## Digits, large", "## Fashion, large")
-    clipping, relatives = ([0, 0, 0], [0, 0, 0])  # better, pairs, worse
-    for heading in headings:
-        section = (ROOT / name).read_text(encoding="utf-8").partition(f"\n{heading}\n")[2].partition("\n## ")[0]
-        for title, total in (("local clipping", clipping), ("a clipped relative in place of Clip²", relatives)):
-            found = re.search(rf"^- with {title}, (\d+) of (\d+) better and (\d+) worse", section, re.MULTILINE)
-            assert found
-            total[:] = [one + int(more) for one, more in zip(total, found.groups(), strict=True)]
-    assert (clipping[2], relatives[0]) == (0, 0)
-    assert f"it makes them better in {clipping[0]} of {clipping[1]} cases, and worse in none" in page(name)
-    assert f"In {relatives[1]} comparisons with Clip²" in page(name)
-    assert f"is better in none and worse in {relatives[2]}" in page(name)
-    evidence = page("docs/evidence.md")
-    assert f"better than Clip² in none of {relatives[1]} comparisons and worse in {relatives[2]}" in evidence
-    assert f"makes six methods better in {clipping[0]} of {clipping[1]} cases" in evidence
-
-    tables = [{row["method"]: row for row in table(name, heading)} for heading in headings]
-    scores = [{method: number(row["test accuracy (%)"]) for method, row in rows.items()} for rows in tables]
-    quoted = {"SD-Clip²": (-0.4, 0.1, 1.0), "DC-Clip²": (0.4, 1.6, 2.0)}
-    for method, gaps in quoted.items():  # of means that are not rounded
-        assert ", ".join(map(str, gaps[:2])) + f" and {gaps[2]}" in page(name)
-        for here, gap in zip(scores, gaps, strict=True):
-            assert abs(here[method] - here["Clip²"] - gap) < 0.15
-    waits = [{method: score for method, score in here.items() if method.startswith("sync")} for here in scores]
-    for here, sync, clip2_gap, best_gap in zip(scores[1:], waits[1:], (3.1, 3.8), (0.5, 0.9), strict=True):
-        assert abs(here["sync-Clip²"] - here["Clip²"] - clip2_gap) < 0.15
-        best = max(score for method, score in here.items() if method not in sync)
-        assert abs(here["sync-Clip²"] - best - best_gap) < 0.15
-    assert "is 3.1 points ahead of asynchronous Clip² on digits and 3.8 on Fashion-MNIST, 0.5 and 0.9 points" in page(
-        name
+def test_baselines_in_short(tmp_path: Path) -> None:
+    name, evidence, whole = page("docs/baselines.md"), page("docs/evidence.md"), plan()
+    digits, store = whole.workloads["digits"], Store(tmp_path, summaries=shipped_runs("baseline_runs.jsonl"))
+    mild, large, fashion = (
+        {line.cell.method: line for line in lines} for lines in Baselines(whole, store).tables() if len(lines) > 9
     )
-    factors = {
-        round(number(here["sync-Clip²"]["to the end (s)"]) / number(here["Clip²"]["to the end (s)"]))
-        for here in tables[1:]
-    }
-    assert factors == {89}
-    for text in (page(name), evidence):
-        assert "takes 89 times as long as Clip²" in text
-    early = [
-        next(value for key, value in here["sync-Clip², all clients"].items() if key.startswith("at "))
-        for here in tables
-    ]
-    assert f"it has {early[1]} and {early[2]} % by then" in page(name)
-    mild, large = (here["DN+DyLU, AdamW"]["test accuracy (%)"] for here in tables[:2])
-    assert f"DN+DyLU with AdamW has {mild} % on the mild fleet and {large} % on the large one" in page(name)
+
+    def found(title: str) -> list[str]:
+        """The verdicts of a comparison in the three tables."""
+        pairs = whole.comparisons[title]
+        digits = whole.workloads["digits"]
+        return [
+            difference(digits, lines[a], lines[b]) for lines in (mild, large, fashion) for a, b in pairs if b in lines
+        ]
+
+    def gap(lines: dict[str, BaselineLine], first: str, second: str) -> str:
+        return f"{lines[second].score - lines[first].score:.1f}"
+
+    clipping = found("with local clipping")
+    assert clipping.count("worse") == 0
+    text = f"better in {clipping.count('better')} of {len(clipping)} cases, and worse in none"
+    assert f"The clip makes them {text}" in name
+    assert f"The clip makes six methods {text}" in evidence
+    others = found("with another clipped method in place of Clip²")
+    assert others.count("better") == 0
+    text = f"better than Clip² in none and worse in {others.count('worse')}"
+    assert f"In {len(others)} comparisons, a method that clips the coordinates of local gradients is {text}" in name
+    assert f"better than Clip² in none of {len(others)} comparisons and worse in {others.count('worse')}" in evidence
+    assert set(found("with downplaying or compensation")) == {"tied"}
+    for method in ("sd-clip2", "dc-clip2"):
+        gaps = sorted((gap(lines, "clip2", method) for lines in (mild, large, fashion)), key=float)
+        assert f"{gaps[0]}, {gaps[1]} and {gaps[2]}" in name
+
+    ahead = [gap(lines, "clip2", "sync-clip2") for lines in (large, fashion)]
+    assert all(difference(digits, lines["clip2"], lines["sync-clip2"]) == "better" for lines in (large, fashion))
+    (factor,) = {f"{lines['sync-clip2'].time / lines['clip2'].time:.0f}" for lines in (large, fashion)}
+    assert f"by {ahead[0]} and {ahead[1]} points, and takes {factor} times as long" in name
+    assert f"{ahead[0]} and {ahead[1]} points ahead of Clip², and takes {factor} times as long" in evidence
+    for method in ("fadas-clipped", "fadas-clipped-client"):
+        assert difference(digits, large["sync-clip2"], large[method]) == "tied"
+    assert large["fadas-clipped-client"].time == large["clip2"].time
+    free = {method: line for method, line in fashion.items() if not method.startswith("sync")}
+    assert max(free, key=lambda method: free[method].score) == "fedbuff-adamw"
+    assert f"it is {gap(fashion, 'fedbuff-adamw', 'sync-clip2')} points ahead of the best asynchronous method" in name
+    assert f"takes {fashion['sync-clip2'].time / fashion['fedbuff-adamw'].time:.0f} times as long. If all" in name
+    early = [BaselineTable(whole, [*lines.values()]).row(lines["sync-clip2-all"])[3] for lines in (large, fashion)]
+    assert f"and has {early[0]} and {early[1]} % when the first asynchronous method ends" in name
+    for lines in (large, fashion):
+        assert difference(digits, lines["clip2"], lines["sync-clip2-all"]) == "tied"
+    assert difference(digits, mild["clip2"], mild["sync-clip2"]) == "tied"
+    scores = [BaselineTable(whole, [*lines.values()]).score(lines["dn-dylu-adamw"]) for lines in (mild, large)]
+    assert f"DN+DyLU with AdamW has {scores[0]} % on the mild fleet and {scores[1]} % on the large one" in name

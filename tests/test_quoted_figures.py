@@ -83,8 +83,8 @@ def test_means_under_the_first_picture() -> None:
 def test_baselines_in_short(tmp_path: Path) -> None:
     name, evidence, whole = page("docs/baselines.md"), page("docs/evidence.md"), plan()
     digits, store = whole.workloads["digits"], Store(tmp_path, summaries=shipped_runs("baseline_runs.jsonl"))
-    mild, large, fashion = (
-        {line.cell.method: line for line in lines} for lines in Baselines(whole, store).tables() if len(lines) > 9
+    mild, large, fashion, language = (
+        {line.cell.method: line for line in lines} for lines in Baselines(whole, store).tables()
     )
 
     def found(title: str) -> list[str]:
@@ -132,3 +132,24 @@ def test_baselines_in_short(tmp_path: Path) -> None:
     assert difference(digits, mild["clip2"], mild["sync-clip2"]) == "tied"
     scores = [BaselineTable(whole, [*lines.values()]).score(lines["dn-dylu-adamw"]) for lines in (mild, large)]
     assert f"DN+DyLU with AdamW has {scores[0]} % on the mild fleet and {scores[1]} % on the large one" in name
+
+    lm = whole.workloads["lm"]
+    verdicts = {method: difference(lm, language["clip2"], line) for method, line in language.items()}
+    tied = ("clip2", "dn-dylu-adamw", "halos-adamw")
+    assert {method for method, verdict in verdicts.items() if verdict == "tied"} == {*tied, "diloco"}
+    assert set(verdicts.values()) == {"tied", "worse"}
+    losses = {method: f"{line.score:.3f}" for method, line in language.items()}
+    assert "cannot be told apart**: {}, {} and {}".format(*(losses[method] for method in tied)) in name
+    clipped = ["fadas-clipped", "fedbuff-clipped", "dn-dylu-clipped"]
+    quoted = "(FADAS {}, FedBuff {}, DN+DyLU {})".format(*(losses[method] for method in clipped))
+    assert (
+        f"{quoted}, than FedBuff with AdamW ({losses['fedbuff-adamw']}), and than SD-Clip² ({losses['sd-clip2']})"
+        in name
+    )
+    assert language["diloco"].mark == "best"
+    assert difference(lm, language["dn-dylu-adamw"], language["diloco"]) == "better"
+    factor = f"{language['diloco'].time / language['clip2'].time:.1f} times as long"
+    assert f"takes {factor}.** Synchronous DiLoCo has {losses['diloco']}" in name
+    assert f"tied with synchronous DiLoCo, which takes {factor}" in evidence
+    worse = others.count("worse") + len(clipped)
+    assert f"better than Clip² in {len(others) + len(clipped)} comparisons, and {worse} were worse" in page("README.md")

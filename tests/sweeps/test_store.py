@@ -53,9 +53,18 @@ def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
     whole = json.loads(path.read_text("utf-8"))
     right = whole.pop("result")
     del whole["check"]
-    wrong = [right | change for change in ({"accuracy": "x"}, {"curve": [[1]]}, {"status": None}, {"time": None})]
-    wrong += [right | {"curve": [[math.inf, 1, 1, 1]]}, right | {"accuracy": math.nan}, 3]
-    texts = [json.dumps(one) for one in ([], {"result": right}, *(whole | {"result": one} for one in wrong))]
+    changes: list[dict[str, object]] = [
+        *({"accuracy": value} for value in ("x", 1e300, -5, math.nan)),
+        *({"status": value} for value in (None, "foo")),
+        *({"time": value} for value in (None, 0, -1, math.inf)),
+        *({"curve": [point]} for point in ([1], [math.inf, 1, 1, 1], [1, 1.0, 0.5, 2.0])),
+        {"loss": math.nan},
+        {"clipped": 1.5},
+        {"tails": [[0, "all", 1.5, None, None, "heavy-tailed", None, None]]},
+    ]
+    edited = [[], {"result": right}, *({"result": right, "versions": versions} for versions in (None, {}))]
+    edited += [whole | {"result": result} for result in (3, *(right | change for change in changes))]
+    texts = [json.dumps(row) for row in edited]
     for broken in ("", "{", *texts):
         path.write_text(broken)
         assert Store(tmp_path).result(RUN) is None

@@ -17,10 +17,10 @@ from functools import cache
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from tardygrad.engines.child_process import set_up_child_process
 from tardygrad.errors import RecordError
@@ -45,29 +45,35 @@ class PlannedRun(NamedTuple):
     tails: Sequence[int] = ()  # rounds after which the tails of its gradients are measured; `name` must mention it
 
 
+Number = FiniteFloat  # no run has written NaN or infinity
+Time = Annotated[FiniteFloat, Field(ge=0)]
+Score = Annotated[float, Field(ge=-1, le=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
 class LayerTail(NamedTuple):
     """The tail of a layer's gradients after a round."""
 
     round: int
     layer: str  # "all": of the whole model
-    alpha: float | None  # the tail index
-    low: float | None
-    high: float | None
+    alpha: Number | None  # the tail index
+    low: Number | None
+    high: Number | None
     verdict: str
-    scaled: float | None  # that of each coordinate's noise divided by its own scale
+    scaled: Number | None  # that of each coordinate's noise divided by its own scale
     scaled_verdict: str | None
 
 
 class StoredResult(NamedTuple):
-    """The outcome of a run; scores are in per cent."""
+    """The outcome of a run. Scores are in per cent here, and shares of 1 in the file."""
 
-    status: str
-    accuracy: float | None  # the score that `PlannedRun.score` names, after the last round; None: did not finish
-    loss: float | None
-    time: float  # simulated seconds
-    curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
-    clipped: float  # share of the coordinates of Δ_t, mean over rounds
-    local_clipped: float  # share of the coordinates of gradients
+    status: Literal["finished", "diverged", "starved"]
+    accuracy: Score | None  # the score that `PlannedRun.score` names, after the last round; None: did not finish
+    loss: Number | None
+    time: Time  # simulated seconds
+    curve: list[tuple[int, Time, Number | None, Score | None]]  # round, time, test loss, accuracy
+    clipped: Share  # of the coordinates of Δ_t, mean over rounds
+    local_clipped: Share  # of the coordinates of gradients
     tails: Sequence[LayerTail] = ()  # at `PlannedRun.tails`
 
     @property
@@ -100,9 +106,11 @@ class Store:
         if path not in self._known:
             with suppress(ValueError, RecordError, KeyError, TypeError):
                 whole = self._read(path)
-                row, _ = whole["result"], whole["versions"]
-                json.dumps(row, allow_nan=False)  # no run has written NaN
+                row = whole["result"]
+                if not isinstance(whole["versions"], dict) or not whole["versions"]:
+                    raise ValueError("versions")
                 result = _adapter().validate_python({key: row[key] for key in StoredResult._fields if key in row})
+                _check(result)
                 curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]
                 self._known[path] = result._replace(accuracy=_percent(result.accuracy), curve=curve)
         return self._known.get(path)
@@ -173,6 +181,14 @@ def _hash(spec: str) -> str:
 @cache
 def _adapter() -> TypeAdapter[StoredResult]:
     return TypeAdapter(StoredResult)
+
+
+def _check(result: StoredResult) -> None:
+    """Raise `ValueError` for a result that no run has."""
+    if result.status == "finished" and not result.time:
+        raise ValueError("a run takes time")
+    if any(len({value is None for value in (tail.alpha, tail.low, tail.high)}) > 1 for tail in result.tails):
+        raise ValueError("a tail index has an interval")
 
 
 def _percent(share: float | None) -> float | None:

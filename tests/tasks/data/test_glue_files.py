@@ -304,10 +304,3 @@ def test_a_text_that_is_missing_is_no_text(tmp_path):
     both(tmp_path, "rte", train, examples("rte", 3))
     with pytest.raises(Invalid, match=r"`sentence1` must be text, got None in row 0 of .*Download it again."):
         load("rte", str(tmp_path), None, 0)
-
-
-def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
-    (tmp_path / "RTE" / "train.tsv").mkdir(parents=True)
-    (tmp_path / "RTE" / "dev.tsv").write_text("x")
-    with pytest.raises(Invalid, match=r"RTE/train.tsv cannot be read \(IsADirectoryError.*Download it again."):
-        load("rte", str(tmp_path), None, 0)

@@ -304,13 +304,6 @@ def test_the_real_fashion_mnist_is_read(tmp_path):
         images(tmp_path / "part", GRAY)
 
 
-def test_what_breaks_while_reading_is_answered_in_a_sentence(tmp_path):
-    (tmp_path / "data_batch_1.bin").mkdir()
-    (tmp_path / "test_batch.bin").mkdir()
-    with pytest.raises(Invalid, match=r"the image data in .* cannot be read \(IsADirectoryError.*Download it again."):
-        images(tmp_path, (3, 32, 32))
-
-
 def test_members_of_an_npz_that_are_no_arrays_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "set.npz", "w") as packed:
         for name in ("x_train", "y_train", "x_test", "y_test"):

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tardygrad.errors import Invalid
+from tardygrad.tasks.data.files import regular
 
 VERSION = 1
 """Format of the files; changing it invalidates the cache."""
@@ -99,7 +100,7 @@ def fingerprint(*key: Key) -> str:
     digest = blake2b(f"tardygrad cache {VERSION}".encode(), digest_size=16)
     for part in key:
         if isinstance(part, Path):
-            with part.open("rb") as file:
+            with regular(part).open("rb") as file:
                 digest.update(f"\0file {part.name} {os.fstat(file.fileno()).st_size}\0".encode())
                 while block := file.read(1 << 20):
                     digest.update(block)

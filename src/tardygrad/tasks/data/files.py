@@ -41,7 +41,7 @@ def parquet(path: Path, *columns: str) -> Iterator[list[list[Any]]]:
     from pyarrow.parquet import ParquetFile
 
     with reading(short(path)):
-        file = ParquetFile(path)
+        file = ParquetFile(regular(path))
         wanted = _wanted(path, file.schema_arrow.names, columns)
         for batch in file.iter_batches(1000, columns=wanted):
             yield [batch.column(name).to_pylist() for name in wanted]
@@ -64,6 +64,14 @@ def _wanted(path: Path, names: list[str], columns: Iterable[str]) -> list[str]:
         rule = f"{short(path)} must have the columns {', '.join(columns).replace('|', ' or ')}"
         raise Invalid(f"{rule}, got {', '.join(names)}.")
     return wanted
+
+
+def regular(path: Path) -> Path:
+    """The path; raises `Invalid` unless it is a file: a pipe or a device could be read without end."""
+    if not path.is_file():
+        what = "which is a folder, a pipe, a device or a broken link"
+        raise Invalid(f"data must be in files, got {str(path)!r}, {what}.")
+    return path
 
 
 def short(path: Path) -> str:

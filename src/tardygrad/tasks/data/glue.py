@@ -18,7 +18,7 @@ import numpy as np
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, check_choice, check_integer
-from tardygrad.tasks.data.files import parquet, reading, short
+from tardygrad.tasks.data.files import parquet, reading, regular, short
 from tardygrad.tasks.data.hub import download
 
 Name = Literal["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
@@ -146,7 +146,7 @@ def _read_tsv(name: str, file: Path) -> Rows:
     """Split at tabs and line feeds only: quotes and Unicode's other line ends are part of the text."""
     form = FORMS[name]
     with reading(short(file)):
-        lines = file.read_bytes().decode("utf-8-sig").split("\n")
+        lines = regular(file).read_bytes().decode("utf-8-sig").split("\n")
     cells = [line.removesuffix("\r").split("\t") for line in lines if line.strip()]
     places = [3, 1]  # CoLA's columns: source, label, the linguists' mark, sentence
     if form.headings:

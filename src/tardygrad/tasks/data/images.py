@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import Tensors, cached
-from tardygrad.tasks.data.files import optional, parquet, reading
+from tardygrad.tasks.data.files import optional, parquet, reading, regular
 from tardygrad.tasks.nets.vit import Shape
 
 CLASSES = 10
@@ -101,7 +101,7 @@ def _binary(folder: Path, shape: Shape, _: object) -> Images | None:
     for paths in files.values():
         parts = []
         for path in paths:
-            content, row = path.read_bytes(), 1 + int(np.prod(shape))
+            content, row = regular(path).read_bytes(), 1 + int(np.prod(shape))
             if not content or len(content) % row:
                 raise Invalid(
                     f"{path.name} must have {row} bytes per image, got {len(content)} in all. Download it again."
@@ -116,7 +116,7 @@ def _npz(folder: Path, shape: Shape, _: object) -> Images | None:
     path = folder if folder.is_file() else next(iter(sorted(folder.glob("*.npz"))), None)
     if path is None:
         return None
-    with reading(path.name), path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+    with reading(path.name), regular(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
         if not set(_NPZ) <= set(file.files):
             raise Invalid(f"{path.name} must hold {', '.join(_NPZ)}, got {', '.join(file.files) or 'nothing'}.")
         arrays = {name: file[name] for name in _NPZ}

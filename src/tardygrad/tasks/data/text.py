@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tardygrad.errors import Invalid
 from tardygrad.tasks.data.cache import cached
-from tardygrad.tasks.data.files import optional
+from tardygrad.tasks.data.files import optional, regular
 
 _PIECE = 1 << 20  # bytes per call of the tokenizer, whose objects are large
 
@@ -38,7 +38,7 @@ def read(text: str) -> bytes:
             files = sorted(path.rglob("*.txt"))
             if not files:
                 raise Invalid(f"{rule} without any.")
-            return b"\n".join(file.read_bytes() for file in files)
+            return b"\n".join(regular(file).read_bytes() for file in files)
         if not text or not path.is_file():
             raise Invalid(f"{rule}, which does not exist.")
         return path.read_bytes()

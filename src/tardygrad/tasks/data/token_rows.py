@@ -217,6 +217,11 @@ def _row(line: str, columns: Columns, where: str) -> list[Any]:
             raise Invalid(f"{where} must have {wanted.replace('|', ' or ')}, got {got}.")
         values.append(row[found[0]])
     _check_tokens(values[0], where)
+    try:
+        "".join(value for value in values if isinstance(value, str)).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise Invalid(f"{where} must be Unicode text, got {half!r}, which is half of a surrogate pair.") from error
     return values
 
 

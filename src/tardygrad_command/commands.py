@@ -13,6 +13,7 @@ from tardygrad_command.options import (
     JOBS,
     JSON,
     MAX_MEMORY,
+    MOST,
     OVERRIDES,
     RUN,
     RUNS,
@@ -121,7 +122,7 @@ class Plan(NamedTuple):
     fit: str | None = option(None, "Search on a fleet fitted to the record of this run.", "RUN")
     train: bool = flag("--train", "Rank the settings by real runs to a target score.")
     target: float | None = option(None, "The score to reach with --train; the default is near the current setting's.")
-    seeds: int | None = option(None, "Runs of each promising setting with --train; the default is 3.", min=1)
+    seeds: int | None = option(None, "Runs of each promising setting with --train; the default is 3.", min=1, max=MOST)
     max_delay: int | None = option(None, "Reject settings whose largest delay exceeds this.", "ROUNDS", min=1)
     figure: str | None = option(None, "Plot the search, as PNG or SVG.", "FILE")
     write: str | None = option(None, "Write the spec with the fitted fleet, as TOML or JSON.", "FILE")
@@ -141,8 +142,8 @@ class Sweep(NamedTuple):
     overrides: list[str] = OVERRIDES
     over: list[str] | None = option(None, "Sweep this key over a list or a range; repeatable.", "TABLE.KEY=VALUES")
     sampler: str | None = option(None, "grid, random or tpe; the default is grid.", "NAME")
-    trials: int | None = option(None, "Trials of random and tpe; the default is 64.", min=1)
-    seeds: int | None = option(None, "Runs of each trial; the default is 1.", min=1)
+    trials: int | None = option(None, "Trials of random and tpe; the default is 64.", min=1, max=MOST)
+    seeds: int | None = option(None, "Runs of each trial; the default is 1.", min=1, max=MOST)
     best: str | None = option(
         None, "What to rank trials by: a test score, or time; the default is accuracy if the task has one.", "WHAT"
     )

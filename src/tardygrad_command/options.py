@@ -33,6 +33,7 @@ def argument(metavar: str, autocompletion: Callable[[str], list[str]] | None = N
 
 SPEC, RUN, RUNS = argument("SPEC", complete_spec), argument("RUN"), argument("RUN...")
 MAX_MEMORY = option(None, "Do not start if the run's vectors need more than this, e.g. 8GB.", "SIZE")
+MOST = 10_000  # of seeds and of trials
 JOBS = option(0, "Runs at once; 0 is one per core.", min=0)
 TRUST = flag("--trust", "Import the functions that the record names, and join its cluster; read them first.")
 JSON = flag("--json", "Print the result as JSON.")

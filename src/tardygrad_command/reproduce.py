@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import typer
 
-from tardygrad_command.options import JOBS, JSON, command, flag, option
+from tardygrad_command.options import JOBS, JSON, MOST, command, flag, option
 
 app = typer.Typer(name="reproduce", help="Reproduce the paper's results.", no_args_is_help=True)
 
@@ -20,7 +20,7 @@ READ = flag("--read", "Do not run anything; build the tables from stored runs.")
 class Clock(NamedTuple):
     """Simulate the runtimes of the paper's CIFAR-10 tables: every mode, straggler class and buffer."""
 
-    seeds: int = option(20, "Runs per cell.", min=1)
+    seeds: int = option(20, "Runs per cell.", min=1, max=MOST)
     page: str | None = PAGE
     json: bool = JSON
 
@@ -61,7 +61,7 @@ class Tables(NamedTuple):
     data: str | None = option(None, "Folder that contains cifar10/, glue/ and tinyvit5m_mobilesam/.", "DIR")
     out: str = option("runs/tables", "Where finished runs are stored.", "DIR", "--out", "-o")
     page: str | None = option(None, "Where the tables go; the default is results.md in --out.", "FILE")
-    seeds: int = option(1, "Runs of each cell's best setting.", min=1)
+    seeds: int = option(1, "Runs of each cell's best setting.", min=1, max=MOST)
     workers: int = option(1, "Processes per run; 0 is one per core.", min=0)
     read: bool = READ
     json: bool = JSON
@@ -97,8 +97,10 @@ class Baselines(NamedTuple):
 
     plan: bool = PLAN
     only: list[str] | None = option(None, "Run only this workload or method; repeatable. Not with --page.", "NAME")
-    trials: int | None = option(None, "Settings to try for each method on each fleet, in place of the plan's.", min=1)
-    seeds: int | None = option(None, "Runs of each method's best setting, in place of the plan's.", min=1)
+    trials: int | None = option(
+        None, "Settings to try for each method on each fleet, in place of the plan's.", min=1, max=MOST
+    )
+    seeds: int | None = option(None, "Runs of each method's best setting, in place of the plan's.", min=1, max=MOST)
     data: str | None = option(None, "Folder that contains fashion/, if no system package provides it.", "DIR")
     save: str | None = SAVE
     out: str = option("runs/baselines", "Where trials and finished runs are stored.", "DIR", "--out", "-o")

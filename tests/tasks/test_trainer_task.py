@@ -152,27 +152,45 @@ def test_what_a_loop_returns_is_checked() -> None:
     def move(module: Any, job: Job) -> Any:
         squares = tg.SquaredMoves(module)
         module[0].weight.data += 1
-        bad = squares.total.half(), "x", squares.total[1:]
-        if job.serial == 5:
+        total = torch.ones_like(squares.total)
+        bad = total.half(), "x", total[1:], total.to_sparse(), total.to("meta"), -total
+        if job.serial == 8:
             module.register_buffer("more", torch.zeros(2))
+        if job.serial in (10, 11):
+            weight = module[0].weight.detach()
+            module[0].weight = nn.Parameter([weight.to_sparse(), weight.to(torch.complex64)][job.serial - 10])
         wrong: list[Any] = [[0.5], *(tg.LocalResult(squares=value) for value in (squares, *bad))]
-        return [*wrong, None, tg.LocalResult(steps=np.int64(3))][job.serial]
+        return [*wrong, None, tg.LocalResult(steps=np.int64(3)), None, None][job.serial]
 
     task = own(network(), move)
     size = task.parameters
-    squares = rf"SquaredMoves, or a float32 tensor with shape \[{size}\], got "
+    squares = rf"SquaredMoves, or a dense float32 tensor with shape \[{size}\], got "
     texts = (
         "must return the mean loss as a number, a LocalResult or None, got list",
-        "Call its `add` after each",
+        "call its `add` after each",
         rf"{squares}\[{size}\] of torch.float16",
         rf"{squares}str",
         rf"{squares}\[{size - 1}\] of torch.float32",
+        rf"{squares}\[{size}\] of torch.float32 \(torch.sparse_coo\)",
+        rf"{squares}\[{size}\] of torch.float32 \(meta\)",
+        "`squares` must not be negative, got -1",
         "must not add, remove or resize persistent buffers",
         r"`steps` must be a whole number, 0 or more, got np.int64\(3\)\. Convert it by int",
+        "must leave parameters and buffers dense and real, got `0.weight`",
+        "must leave parameters and buffers dense and real, got `0.weight`",
     )
     for serial, text in enumerate(texts):
         with pytest.raises(tg.Invalid, match=text):
             tg.work(Job(0, serial, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
+
+
+def test_squares_that_carry_a_gradient_are_accepted() -> None:
+    def loop(module: Any, job: Job) -> tg.LocalResult:
+        return tg.LocalResult(0.0, 1, torch.ones(task.parameters, requires_grad=True))
+
+    task = own(network(), loop)
+    run = tg.simulate(method(steps=False), task, tg.Fleet.paper(clients=CLIENTS), rounds=1)
+    assert run.summary().status == "finished"
 
 
 def test_a_loss_that_no_record_can_hold_is_infinite() -> None:

@@ -27,6 +27,8 @@ def report(options: commands.Report) -> None:
         raise Invalid(f"--out must be a file that ends in .html, got {options.out!r}.")
     if latex is not None and (Path(latex).suffix != ".tex" or Path(latex).is_dir()):
         raise Invalid(f"--latex must be a file that ends in .tex, got {latex!r}.")
+    if figures is not None and Path(figures).resolve() in (page.resolve(), Path(latex or ".").resolve()):
+        raise Invalid(f"--figures must be a folder, got {figures!r}, which another option writes as a file.")
     with waiting("reading the record"):
         content = build(options.runs, title=options.title, baseline=options.baseline, target=options.target)
         _make_folder("--out", page.parent)

@@ -112,8 +112,9 @@ def tables(options: commands.Tables) -> None:
     from tardygrad.reproduce.tables_page import HEADINGS, costs_of_not_waiting, row, write
 
     _check_only(options.only, list(EXPERIMENTS), None, "experiments")
-    _check_outputs(options.page, ["tables"])
     out, data = Path(options.out), _data_folder(options.data)
+    where = Path(options.page) if options.page else out / "results.md"
+    _check_outputs(str(where), ["tables"])
     every = [Table(name, experiment, out, options.seeds) for name, experiment in EXPERIMENTS.items()]
     chosen = [table for table in every if table.name in (options.only or EXPERIMENTS)]
     skipped = {}
@@ -128,7 +129,6 @@ def tables(options: commands.Tables) -> None:
                 say(f"{table.name} is skipped: {error}")
                 continue
             _run(table.store, partial(table.wanted, folders, options.workers), 1, table.name)
-    where = Path(options.page) if options.page else out / "results.md"
     write(where, every)
     if options.json:
         cells = {table.name: [line._asdict() for line in table.lines()] for table in chosen}
@@ -182,8 +182,9 @@ def regime(options: commands.Regime) -> None:
     if page:
         folder, command = Path(page).parent, "tardygrad reproduce regime"
         regime_charts.write_pictures(everything, folder)
-        write_section(Path(page), "regime verdicts", regime_page.verdicts(everything, folder))
-        write_section(Path(page), "regime tables", regime_page.tables(everything, command))
+        texts = regime_page.verdicts(everything, folder), regime_page.tables(everything, command)
+        for section, text in zip(("regime verdicts", "regime tables"), texts, strict=True):
+            write_section(Path(page), section, text)
     verdicts = judge(everything)
     if options.json:
         show_json({letter: found._asdict() for letter, found in verdicts.items()})
@@ -337,6 +338,8 @@ def _check_outputs(page: str | None, sections: Sequence[str], save: str | None =
     from tardygrad.reproduce.page import split_page
     from tardygrad.runs.record import make_directory, writing
 
+    if page is not None and save is not None and Path(page).resolve() == Path(save).resolve():
+        raise Invalid(f"--page and --save must be two files, got {save!r} for both.")
     if page is not None:
         for section in sections:
             split_page(Path(page), section)

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from tardygrad.cli.output import as_objects, say, show, show_json, show_table, waiting
+from tardygrad.engines.child_process import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.checks import quoted
@@ -30,6 +31,7 @@ def sweep(options: commands.Sweep) -> None:
     source, overrides, out = options.source, options.overrides, options.out
     settings = {name: getattr(options, name) for name in SETTINGS}
     given = {name: value for name, value in settings.items() if value is not None and value is not False}
+    jobs = process_count("jobs", options.jobs)
     with torch_threads(1):
         if (Path(source) / "sweep.json").is_file():
             _show_python_sweep(Path(source), json=options.json)
@@ -49,7 +51,7 @@ def sweep(options: commands.Sweep) -> None:
         done = sum(trial.status is not None for trial in before or ())
         left = "" if before is None else f": {done} done, {config.trials - done} to go"
         say(f"{plural(config.trials, 'trial')} of {config.name}, in {folder}{left}")
-        runner = Runner(folder, config, tasks, options.jobs)
+        runner = Runner(folder, config, tasks, jobs)
         describe = best_so_far(config, before or ())
         with Signals(runner.stop) as signals:
             for _ in progress_bar(runner.go(), describe, what="trial", total=config.trials, done=done):

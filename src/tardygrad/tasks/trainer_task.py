@@ -21,7 +21,7 @@ from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.scores import Scores
-from tardygrad.tasks.views import Views, buffers, flat_buffers, flatten, trainable
+from tardygrad.tasks.views import Views, buffers, flat_buffers, flatten, trainable, without_numbers
 
 
 class SquaredMoves:
@@ -78,8 +78,26 @@ def _buffer_shapes(module: nn.Module) -> list[dict[str, torch.Size]]:
     return [{name: buffer.shape for name, buffer in some.items()} for some in buffers(module)]
 
 
-def _is_like(squares: Any, x: Tensor) -> bool:
-    return isinstance(squares, Tensor) and squares.dtype == torch.float32 and squares.shape == x.shape
+def _check_squares(result: LocalResult, x: Tensor, moved: bool) -> Tensor | None:
+    """The squares of the moves that a training loop returned; raises `Invalid` if they cannot be those of its job."""
+    squares = result.squares
+    if isinstance(squares, SquaredMoves):
+        check_integer("squares.steps", squares.steps, 0)
+        if moved and not (squares.steps and squares.total.any()):
+            fix = "Make it before the first optimizer step, and call its `add` after each."
+            raise Invalid(f"`squares` must have every move, got none. {fix}")
+        squares = squares.total
+    if squares is None:
+        return None
+    rule = f"`squares` must be SquaredMoves, or a dense float32 tensor with shape {list(x.shape)}"
+    if not isinstance(squares, Tensor):
+        raise Invalid(f"{rule}, got {type(squares).__name__}.")
+    if (squares.dtype, squares.shape, squares.layout) != (torch.float32, x.shape, torch.strided) or squares.is_meta:
+        kind = "meta" if squares.is_meta else str(squares.layout)
+        raise Invalid(f"{rule}, got {list(squares.shape)} of {squares.dtype} ({kind}).")
+    if (squares < 0).any():
+        raise Invalid(f"`squares` must not be negative, got {float(squares.min()):g}.")
+    return squares.detach().to(x.device)
 
 
 Train = Callable[[nn.Module, Job], float | Tensor | LocalResult | None]
@@ -149,19 +167,15 @@ class TrainerTask(ModuleTask, OwnLoop):
         if [p.shape for p in parameters] != self._shapes or list(trainable(module)) != self._names:
             rule = "`train` must not add, remove, freeze, reorder or resize trainable parameters"
             raise Invalid(f"{rule}, got others after a job.")
+        if bad := [*without_numbers(module), *(name for name, p in trainable(module).items() if p.is_complex())]:
+            raise Invalid(f"`train` must leave parameters and buffers dense and real, got `{bad[0]}`, which is not.")
         if _buffer_shapes(module) != shapes:
             raise Invalid("`train` must not add, remove or resize persistent buffers, got others after a job.")
         check_integer("steps", result.steps, 0)
-        squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
         steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
         after = flat_buffers(module)
         x = flatten(parameters).to(self.device)
-        if squares is not None and not _is_like(squares, x):
-            got = f"{list(squares.shape)} of {squares.dtype}" if isinstance(squares, Tensor) else type(squares).__name__
-            raise Invalid(f"`squares` must be SquaredMoves, or a float32 tensor with shape {list(x.shape)}, got {got}.")
-        none_added = isinstance(result.squares, SquaredMoves) and not result.squares.steps
-        if none_added and not torch.equal(x, start):
-            raise Invalid("`squares` must have every move, got none. Call its `add` after each optimizer step.")
+        squares = _check_squares(result, x, moved=not torch.equal(x, start))
         return Trained(x, loss, steps, squares, after, start)
 
     def samples(self, client: int) -> int:

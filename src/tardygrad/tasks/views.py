@@ -328,13 +328,19 @@ def _parameters(params: Any, rule: str) -> list[Tensor]:
     return found
 
 
+def without_numbers(module: nn.Module) -> list[str]:
+    """The names of parameters and buffers that are not dense tensors with data."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    return [name for name, t in tensors.items() if t.layout != torch.strided or t.is_meta]
+
+
 def check(module: nn.Module) -> None:
     """Raise `Invalid` for a module that cannot be bound to flat vectors."""
     name = type(module).__name__
     if lazy := [n for n, p in module.named_parameters() if is_lazy(p)]:
         raise Invalid(f"parameters must have a shape, got lazy `{lazy[0]}` in {name}. Run one forward pass first.")
     parameters, every = trainable(module), dict(module.named_parameters()) | dict(module.named_buffers())
-    if bad := [n for n, t in every.items() if t.layout != torch.strided or t.is_meta]:
+    if bad := without_numbers(module):
         raise Invalid(f"parameters and buffers must be dense tensors with data, got `{bad[0]}`, which is not.")
     if not parameters:
         raise Invalid(f"a module must have parameters to train, got none in {name}. Set requires_grad on some.")

@@ -88,6 +88,8 @@ def test_an_unknown_score_is_taken_to_be_better_when_higher_and_says_so() -> Non
     )
     with pytest.raises(tg.Invalid, match="got 'drift' in both lists"):
         tg.simulate(method(1.0), task("drift"), FLEET, rounds=1, lower_is_better=["drift"], higher_is_better=["drift"])
+    with pytest.raises(tg.Invalid, match="`higher_is_better` must be names of scores, got 1"):
+        tg.simulate(method(1.0), task("drift"), FLEET, rounds=1, higher_is_better=[1])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("said", [{}, {"lower_is_better": ["drift"]}])

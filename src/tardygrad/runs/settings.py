@@ -74,6 +74,9 @@ def check_settings(settings: dict[str, Any]) -> None:
             check_integer(name, settings[name], least, math.inf if name == "seed" else COUNTABLE)
     if settings["until"] is not None:
         check_number("until", settings["until"], above=True)
+    for name in ("lower_is_better", "higher_is_better"):
+        if wrong := [score for score in settings[name] if not isinstance(score, str)]:
+            raise Invalid(f"`{name}` must be names of scores, got {wrong[0]!r}.")
     if both := set(settings["lower_is_better"]) & set(settings["higher_is_better"]):
         raise Invalid(f"a score is better when lower or when higher, got {min(both)!r} in both lists.")
 

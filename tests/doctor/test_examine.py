@@ -302,6 +302,34 @@ def test_a_test_loss_that_goes_up_and_down_is_noted(losses: list[float], says: s
     assert swings(rising, WhatIf(rising)) is None, "the training loss rises too: other checks say so"
 
 
+@pytest.mark.parametrize(
+    ("tested", "severity", "says"),
+    [
+        ([6.0, 5.9, 5.7, 5.9, 5.8, 5.9], "note", "Judge the run by its test scores."),
+        ([6.0, 5.9, 5.7, 5.9, 6.5, 7.0], "warning", "The test loss rose from 5.7 in round 9 to 7."),
+        ([6.0, 7.0], "note", "Judge the run by its test scores."),
+    ],
+)
+def test_a_training_loss_that_is_only_noise_tells_nothing(
+    tested: list[float], severity: str, says: str, tmp_path: Path
+) -> None:
+    history = read(record(tmp_path / "run", clip2(), fleet(), rounds=60))
+    loss = np.exp(np.random.default_rng(3).standard_t(3, 60))
+    assert loss[-6:].max() > 3 * loss.min()
+    scores = [Evaluation(3.0 * i, 3 * i + 3, {"loss": each}, None) for i, each in enumerate(tested)]
+    noisy = replace(history, rounds=replace(history.rounds, loss=loss), evaluations=scores)
+    found = progress(noisy, WhatIf(noisy))
+    assert found
+    assert (found.severity, found.says.endswith(says)) == (severity, True)
+    assert found.says.startswith("the training loss is too noisy to tell whether it falls: half of the rounds are")
+    for check in (divergence, swings, overfitting):
+        assert check(noisy, WhatIf(noisy)) is None
+    thrown = replace(noisy, rounds=replace(history.rounds, loss=loss * 1e3))
+    lost = divergence(thrown, WhatIf(thrown))
+    assert lost
+    assert lost.severity == "severe", "noise does not explain that it is far above the loss at x_0"
+
+
 @pytest.mark.parametrize("harmed", [True, False])
 def test_a_clip_is_advised_only_to_a_run_that_noise_has_harmed(harmed: bool, tmp_path: Path) -> None:
     path = _run(tmp_path / "run", planted({"kind": "sgdclip", "local_clip": "inf", "lr": 1.0}, rounds=60))

@@ -43,13 +43,16 @@ def _clip2(history: History) -> bool:
 def divergence(history: History, what_if: WhatIf) -> Finding | None:
     """Loss, ‖Δ‖ or moves grow out of bounds and stay there, or the model is no longer finite."""
     rounds, diverged = history.rounds, history.status == "diverged" or overflows(history)
-    early, late, least, *_, short = trend(history)
+    found = trend(history)
+    early, late, least = found.first, found.last, found.least
     if overflows(history) and not late > RISES * early:
         says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
         return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
+    if not diverged and found.noisy:
+        return None  # `progress` says so
     if not diverged and not late > RISES * early:
         if (
-            short
+            found.short
             or not early > 0
             or late - least <= 0.5 * (early - least)
             or late <= 3 * least
@@ -154,7 +157,11 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
         return still
     found = trend(history)
     early, late = found.first, found.last
-    if history.status == "diverged" or found.short or not 0 < late <= RISES * early or unclipped_spikes(history):
+    if history.status == "diverged" or found.short or unclipped_spikes(history):
+        return None
+    if found.noisy:
+        return _at_chance(history, what_if) or _noisy_loss(history)
+    if not 0 < late <= RISES * early:
         return None
     slow = found.slow and not _overshoots(history, early - late)  # else larger steps would not be faster
     if not slow and late <= FALLS * early:
@@ -175,6 +182,23 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
     course = "falls steadily, but too slowly" if slow else "fell only a little" if found.falls else "did not fall"
     says = f"the training loss {course}: {change}{why}."
     return Finding("warning", cause, says, advice, NOT_SIMULATED if overrides else None, numbers, overrides)
+
+
+def _noisy_loss(history: History) -> Finding:
+    """The training loss does not tell; the test loss may."""
+    low, high = np.nanquantile(history.rounds.loss, (0.25, 0.75))
+    says = f"the training loss is too noisy to tell whether it falls: half of the rounds are between {low:.3g} and "
+    says += f"{high:.3g}."
+    tested = _test_losses(history)
+    numbers: Row = {"low": float(low), "high": float(high)}
+    if len(tested) >= EVALUATED:
+        best, least = min(tested, key=lambda pair: pair[1])
+        last = float(np.median([loss for _, loss in tested[-max(len(tested) // 4, 1) :]]))
+        numbers |= {"round": best, "least": least, "last": last}
+        if last > RISEN * least:
+            says += f" The test loss rose from {least:.4g} in round {best} to {last:.4g}."
+            return _rate_finding("warning", says, scaled(history, ("lr",), 1 / 3), numbers)._replace(cause="progress")
+    return Finding("note", "progress", f"{says} Judge the run by its test scores.", numbers=numbers)
 
 
 def _never_moved(history: History) -> Finding | None:
@@ -252,7 +276,7 @@ def swings(history: History, what_if: WhatIf) -> Finding | None:
     best, least = min(tested, key=lambda pair: pair[1], default=(0, math.nan))
     later, peak = max((pair for pair in tested if pair[0] > best), key=lambda pair: pair[1], default=(0, -math.inf))
     lost = len(tested) >= EVALUATED and peak > SWINGS * least and peak - least > LEARNED * (tested[0][1] - least)
-    if not lost or not trend(history).falls or overfitting(history, what_if):
+    if not lost or not trend(history).falls or trend(history).noisy or overfitting(history, what_if):
         return None
     number, last = tested[-1]
     says = f"the test loss swings: it was {least:.4g} in round {best}, {peak:.4g} in round {later}"

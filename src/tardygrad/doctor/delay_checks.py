@@ -43,7 +43,7 @@ def delays(history: History, what_if: WhatIf) -> Finding | None:
         )
         says += f"long run ({few.proposition})."
     troubled = history.status in ("diverged", "starved", "failed") or not trend(history).falls
-    says += "" if troubled else " The training loss falls all the same."
+    says += " The training loss falls all the same." if not troubled and trend(history).surely_falls else ""
     numbers = {
         "factor": mine.factor,
         "largest": largest,

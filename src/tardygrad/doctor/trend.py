@@ -18,6 +18,9 @@ SLOW = 2.0  # a loss that falls by less than this factor, as fast at the end as 
 STEADY = 0.5  # it falls as fast at the end if the second half's slope is this fraction of the first half's
 SURE = 1e-3  # a slope counts if its p-value is smaller
 SKEWED = 0.1  # clients' losses differ if their deviation is this fraction of the loss that is left
+NOISY = 0.5  # a loss is noisy if its logarithm has a larger standard deviation, by quartiles, and no course
+CHANCE = 0.01  # tenths of a run may differ by chance if the p-value is larger
+EXTREME = 0.05  # a loss at x_0 is part of the noise if this share of the losses is below it, and above it
 LARGEST = 10.0  # largest factor by which larger steps are suggested
 
 
@@ -46,10 +49,23 @@ class Trend(NamedTuple):
     slope: float  # of the logarithm of the loss, per round; 0 if it cannot be told from 0
     steady: bool  # whether it falls as fast at the end as at the start
     short: bool  # whether there are too few rounds to see a slope
+    noise: float = 0.0  # deviation of the logarithm of the loss between rounds, if no course can be seen in it
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the loss differs much between rounds, and not between parts of the run."""
+        return self.noise > 0
+
+    @property
+    def surely_falls(self) -> bool:
+        """Whether it is certain that the loss falls."""
+        return self.slope < 0 and self.falls
 
     @property
     def falls(self) -> bool:
-        """Whether the loss falls; True if there are too few rounds to say."""
+        """Whether the loss falls; True if there are too few rounds to say, or if it is too noisy."""
+        if self.noisy:
+            return True
         if self.short:
             return not self.last > RISES * self.first
         return not self.last > FALLS * self.first or (self.slope < 0 and self.last <= self.first)
@@ -94,7 +110,21 @@ def trend_of(loss: NDArray[np.float64], start: float = math.nan) -> Trend:
         whole = slope(np.arange(len(logs)), logs)
         first, second = (stats.linregress(np.arange(len(half)), half).slope for half in np.array_split(logs, 2))
         steady = whole < 0 and first < 0 and second <= STEADY * first
-    return Trend(start if math.isfinite(start) else tenths[0], tenths[-1], min(tenths), whole, bool(steady), short)
+    first = start if math.isfinite(start) else tenths[0]
+    low, high = np.quantile(known, (EXTREME, 1 - EXTREME))
+    noise = _noise(logs) if not whole and low <= first <= high else 0.0
+    return Trend(first, tenths[-1], min(tenths), whole, bool(steady), short, noise)
+
+
+def _noise(logs: NDArray[np.float64]) -> float:
+    """The deviation of a loss's logarithms, by quartiles; 0 if it is small, or if the tenths of the run differ.
+
+    >>> values = np.random.default_rng(0).standard_t(2, 150)
+    >>> [round(_noise(values + course * np.arange(150)), 1) for course in (0.0, 0.02)], _noise(values / 10)
+    ([1.1, 0.0], 0.0)
+    """
+    noise = float(stats.iqr(logs, scale="normal")) if len(logs) >= SHORT else 0.0
+    return noise if noise > NOISY and stats.kruskal(*np.array_split(logs, 10)).pvalue > CHANCE else 0.0
 
 
 def slope(x: NDArray[Any], y: NDArray[np.float64]) -> float:

@@ -84,7 +84,7 @@ def tables(regime: Regime, command: str) -> str:
         "The tables show the score on test rows after the last round: mean ± 95 % confidence interval (Student's t) "
         "over the seeds, or both scores where there are two. It is the accuracy; for STS-B, Pearson's correlation. "
         "*Coordinates clipped* are shares of those of Δ and of gradients; clips of the norm change all coordinates of "
-        "a vector or none.",
+        f"a vector or none. Gradients are clipped at u = {_local_clips(plan)}, unless a line says otherwise.",
         progress_table(progress(regime), "part"),
         "Parts: " + "; ".join(f"`{part.name}`, *{part.title}*" for part in plan.parts.values()) + ".",
         *_rules(regime),
@@ -93,6 +93,16 @@ def tables(regime: Regime, command: str) -> str:
         *_trials(regime),
     ]
     return "\n\n".join(parts)
+
+
+def _local_clips(plan: RegimePlan) -> str:
+    """The thresholds of the clients' clips, with the workloads that have them."""
+    names: dict[float, list[str]] = {}
+    for line in plan.lines():
+        if line.part in ("cells", "images"):
+            clipped = names.setdefault(plan.method(line).settings["local_clip"], [])
+            clipped += [line.workload] * (line.workload not in clipped)
+    return ", and ".join(f"{clip:g} on {', '.join(workloads)}" for clip, workloads in names.items())
 
 
 def _figure(workload: str) -> str:

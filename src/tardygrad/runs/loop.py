@@ -107,11 +107,9 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
             refused[happened.client] += 1
             times = refused[happened.client]
             if times > 1000 or (times > 3 and all(refused[client] > 3 for client in server.roster.candidates())):
-                raise Starved(
-                    _starved(
-                        server, f"the last {refused.total()} updates were refused, most recently as {happened.reason!r}"
-                    )
-                )
+                why = f"the last {refused.total()} updates were refused, most recently as {happened.reason!r}"
+                overflow = " The local steps overflow: use smaller learning rates, or clip the gradients."
+                raise Starved(_starved(server, why) + overflow * (happened.reason == "not finite"))
         elif isinstance(happened, Taken | Advanced):
             refused.clear()
             cancelled.clear()

@@ -85,7 +85,10 @@ def check_scores(scores: Any) -> None:
     for value in metrics:
         if not all(callable(getattr(value, name, None)) for name in ("update", "compute", "reset")):
             rule = "metrics in `scores` must have `update`, `compute` and `reset`, as those of torchmetrics"
-            raise Invalid(f"{rule}, got {type(value).__name__}.")
+            fix = ""
+            if callable(value):
+                fix = " Use a function of all outputs and targets for all scores: scores=lambda y, t: {'NAME': ...}."
+            raise Invalid(f"{rule}, got {type(value).__name__}.{fix}")
     if not (scores is None or callable(scores) or metrics):
         raise Invalid(f"`scores` must be a function of (outputs, targets), or metrics by name, got {scores!r}.")
 

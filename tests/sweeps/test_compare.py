@@ -171,6 +171,9 @@ def test_a_comparison_says_what_else_differs() -> None:
     assert "no differences where methods have other seeds than the reference" in unpaired.notes()
     missing = [run._replace(score=None) for run in plain]
     assert compared(a=plain, b=missing).table().rows[1][1] == "2 of 2 not finite"
+    lost = [plain[0]._replace(score=0.05, curve=[(0.0, 0.1), (1.0, 0.05)]), plain[1]._replace(curve=[(0.0, 0.1)])]
+    note = "1 of 2 runs of b end with a worse accuracy than x_0, so its mean says little: see the curves"
+    assert note in compared(a=plain, b=lost).notes()
 
 
 def test_a_mean_curve_keeps_finished_scores_and_ends_where_a_run_diverges() -> None:

@@ -194,7 +194,17 @@ class Comparison:
             found.append(f"the runs of a seed differ in {', '.join(keys)} too")
         if not self._same_seeds():
             found.append("no differences where methods have other seeds than the reference")
+        for method in self.contenders:
+            if worse := sum(self._is_worse_than_x_0(run) for run in method.runs):
+                runs = f"{worse} of {len(method.runs)} runs of {method.name} end"
+                found.append(f"{runs} with a worse {self.score} than x_0, so its mean says little: see the curves")
         return found
+
+    def _is_worse_than_x_0(self, run: SeedResult) -> bool:
+        starts = [score for time, score in run.curve if time == 0.0]
+        return (
+            run.score is not None and bool(starts) and (run.score < starts[0] if self.higher else run.score > starts[0])
+        )
 
     def _clocks(self) -> set[bool]:
         """Whether the clocks are simulated, as far as it is known."""

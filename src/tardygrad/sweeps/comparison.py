@@ -201,10 +201,10 @@ class Comparison:
         return found
 
     def _is_worse_than_x_0(self, run: SeedResult) -> bool:
-        starts = [score for time, score in run.curve if time == 0.0]
-        return (
-            run.score is not None and bool(starts) and (run.score < starts[0] if self.higher else run.score > starts[0])
-        )
+        start = next((score for time, score in run.curve if time == 0.0), None)
+        if run.score is None or start is None:
+            return False
+        return run.score < start if self.higher else run.score > start
 
     def _clocks(self) -> set[bool]:
         """Whether the clocks are simulated, as far as it is known."""

@@ -66,6 +66,14 @@ def test_sleep_is_not_idleness(tardygrad: Command) -> None:
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
+def test_clients_that_contribute_nothing_are_counted(tardygrad: Command) -> None:
+    groups = [f"{{name='{s}', clients=1, runtime={{kind='trace', seconds=[{s}]}}}}" for s in (1, 2, 50)]
+    how = ["plan", "small.toml", f"fleet={{kind='groups', groups=[{', '.join(groups)}]}}", "task.clients="]
+    assert tardygrad(*how, "method.mode=client", "run.rounds=5", "--json").json["silent"] == 1
+    assert "silent  1 of 3 clients contribute nothing" in tardygrad(*how, "method.mode=client", "run.rounds=5").out
+    assert "silent" not in tardygrad(*how, "method.mode=client", "run.rounds=200").out
+
+
 def test_jobs_that_end_with_a_window_are_counted(tardygrad: Command) -> None:
     """Client 0 is awake for 1.5 s in 4, and its jobs take 1 s: the second one of each window is cancelled."""
     groups = "fleet={kind='groups', groups=[{name='a', clients=2, runtime={kind='trace', seconds=[1]}}]}"

@@ -59,6 +59,7 @@ class ClockPlan(NamedTuple):
     asleep: float  # share of the clients' time
     lost: int
     cancelled: int  # jobs whose clients fell asleep
+    silent: int  # clients without an update in the model
     classes: dict[str, Share]
     memory: Memory
     epsilon: float | None = None  # that a private run spends; None: above 500
@@ -136,6 +137,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
     accountant = Accountant(method.privacy) if method.privacy else None
     classes = fleet.classes
     delays: dict[str, list[int]] = {name: [] for name in classes}
+    silent = set(range(fleet.clients))
     for event in meter.follow(server, clock_events(built, server, pool)):
         busy_time.add(event)
         _, message, happened, _ = event
@@ -143,6 +145,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
         if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
             delay = happened.delay if isinstance(happened, Taken) else happened.delays[-1]
             delays[classes[message.client]].append(delay)
+            silent.discard(message.client)
         if accountant and isinstance(happened, Advanced):
             accountant.add(happened.clients)
     time, rounds = pool.now, server.round
@@ -160,6 +163,7 @@ def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
         asleep=busy_time.seconds_asleep(time) / (fleet.clients * time) if time else 0.0,
         lost=lost,
         cancelled=busy_time.cancelled,
+        silent=len(silent),
         classes=_shares(fleet, delays),
         memory=meter.memory if built.engine.simulated else built.memory(),
         epsilon=accountant.epsilon if accountant else None,
@@ -191,6 +195,7 @@ def _show(plan: ClockPlan) -> None:
         "model": plural(plan.parameters, "parameter"),
         "lost": f"{plan.lost} (a client lost twice counts twice)" if plan.lost else "",
         "cancelled": f"{plural(plan.cancelled, 'job')}, at the end of a client's window" if plan.cancelled else "",
+        "silent": f"{plan.silent} of {plan.clients} clients contribute nothing in this time" if plan.silent else "",
         "privacy": f"{guarantee(plan.epsilon, plan.delta)} for each client" if plan.delta else "",
     }
     show_table(("", ""), (fact for fact in facts.items() if fact[1]), plan.method, header=False)

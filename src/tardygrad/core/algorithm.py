@@ -241,8 +241,7 @@ class Server:
     def admit(self, update: Update) -> Taken | Reason:
         """Check an update before it may touch x: returns its delay, norm and weight, or the reason to refuse it.
 
-        Of a private client's update that is not finite the norm is NaN: it is admitted, and counts as 0.
-        """
+        A private client's update that is not finite is admitted with the norm NaN, and counts as 0."""
         if not admission.has_valid_types(update):
             return "wrong shape"
         delay = self.round + 1 - update.round  # p ← t − s

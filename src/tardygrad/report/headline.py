@@ -99,9 +99,8 @@ def _fastest(compared: ComparedRuns, best: Outcome, target: Target) -> str:
     assert first.time_to_target is not None
     names = listed([outcome.group.name for outcome in firsts])
     who = ", and is" if firsts == [best] else f"; {names} {'is' if len(firsts) == 1 else 'are'}"
-    rank = (
-        f"the first to reach {target.text}" if len(reached) > 1 else f"the only one to reach {target.text} in all runs"
-    )
+    whole = " in all runs" * any(len(group.runs) > 1 for group in compared.groups)
+    rank = f"the first to reach {target.text}" if len(reached) > 1 else f"the only one to reach {target.text}{whole}"
     sentence = f"{who} {rank}, after {first.time_to_target.text().removesuffix(ALL_EQUAL)} {compared.seconds}"
     sync = "" if any(group.synchronous for group in compared.groups) else " (no run is synchronous)"
     if base in firsts:

@@ -25,13 +25,12 @@ from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
 from tardygrad.tasks.torch_settings import settings_restored
-from tardygrad.tasks.train_mode import overrides_train_or_eval, start_training
+from tardygrad.tasks.train_mode import draws, overrides_train_or_eval, start_training
 from tardygrad.tasks.views import (
     Views,
     buffers,
     check,
     copied,
-    draws,
     fingerprint,
     flat_buffers,
     flatten,

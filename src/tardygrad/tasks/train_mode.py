@@ -7,6 +7,7 @@ weights.
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 
 def overrides_train_or_eval(module: nn.Module) -> bool:
@@ -29,3 +30,13 @@ def start_training(module: nn.Module) -> None:
             part.eval()
         else:
             part.training = False  # not `eval`, which would change parts of it that are in training mode
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether a module is known to use torch's global generator in training."""
+    return any(
+        isinstance(m, nn.RReLU)
+        or (isinstance(m, _DropoutNd) and m.p > 0)
+        or (isinstance(m, nn.MultiheadAttention | nn.RNNBase) and m.dropout > 0)
+        for m in module.modules()
+    )

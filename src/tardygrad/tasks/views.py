@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from tardygrad.core.messages import ModuleBuffers, Vector
@@ -330,8 +329,8 @@ def _parameters(params: Any, rule: str) -> list[Tensor]:
 
 def without_numbers(module: nn.Module) -> list[str]:
     """The names of parameters and buffers that are not dense tensors with data."""
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    return [name for name, t in tensors.items() if t.layout != torch.strided or t.is_meta]
+    tensors = (dict(module.named_parameters()) | dict(module.named_buffers())).items()
+    return [name for name, t in tensors if t.layout != torch.strided or t.is_meta]
 
 
 def check(module: nn.Module) -> None:
@@ -358,25 +357,14 @@ def check(module: nn.Module) -> None:
     floats, ints = buffers(module)
     for n, b in (floats | ints).items():
         if b.dtype == torch.float64 or b.is_complex():
-            raise Invalid(
-                f"persistent buffers must fit in float32 or int64, got {b.dtype} in `{n}`. Use module.float()."
-            )
+            rule = "persistent buffers must fit in float32 or int64"
+            raise Invalid(f"{rule}, got {b.dtype} in `{n}`. Use module.float().")
     bound, end, last = parameters | floats | ints, 0, ""
     for n, t in sorted(every.items(), key=lambda item: item[1].data_ptr()):
         if t.numel() and t.data_ptr() < end and (n in bound or last in bound):
             raise Invalid(f"`{last}` and `{n}` share memory. Tie weights as one Parameter under both names.")
         reach = t.data_ptr() + t.numel() * t.element_size()
         end, last = (reach, n) if reach > end else (end, last)
-
-
-def draws(module: nn.Module) -> bool:
-    """Whether a module is known to use torch's global generator in training."""
-    for m in module.modules():
-        if isinstance(m, nn.RReLU) or (isinstance(m, _DropoutNd) and m.p > 0):
-            return True
-        if isinstance(m, nn.MultiheadAttention | nn.RNNBase) and m.dropout > 0:
-            return True
-    return False
 
 
 @contextmanager

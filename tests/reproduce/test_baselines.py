@@ -382,7 +382,7 @@ def test_a_run_that_diverged_counts_as_the_worst_and_has_no_time_to_its_end(tmp_
         loss = None if seed == 1 else 700.0 if seed == 2 else 2.0
         result = {"status": status, "accuracy": None, "loss": loss, "time": 10.0 * seed, "curve": [[1, 5.0, 1.0, None]]}
         row = {"spec": run.spec, "result": {**result, "clipped": 0.0, "local_clipped": 0.0}}
-        write_json(some.store.path(run), row | {"versions": {}})
+        write_json(some.store.path(run), row | {"versions": {"threads": "1"}})
     line = some.line(cell)
     assert line is not None
     assert line.scores == [workload.worst, workload.worst, 2.0], "no loss is worse than that of a run that diverged"

@@ -33,6 +33,7 @@ COLOURS = {
     "DC-ASGD-a": "#661100",
     "HALoS": "#88CCEE",
     "sync-Bi²Clip": "#DDCC77",
+    "sync-DiLoCo": "#117733",
 }
 BLACK, BLUE, ORANGE, RED, GREY = "#000000", "#0072B2", "#E69F00", "#D55E00", "#808080"
 CLASS_COLOURS = ("#56B4E9", ORANGE, "#009E73", "#CC79A7", BLUE, RED, "#999933", GREY)  # of the clients' classes

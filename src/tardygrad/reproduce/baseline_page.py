@@ -185,7 +185,8 @@ def picture(table: BaselineTable) -> Any:
     """Accuracies with their spread, or losses against simulated time with the first seed."""
     if table.workload.score == "loss":
         title = f"{table.name}, seed {table.plan.seeds[0]} (dashed: clipped, dotted: AdamW)"
-        return theme.image_style(_curves(table).properties(title=title))
+        chart = theme.image_style(_curves(table).properties(title=title))
+        return chart.configure_legend(columns=4)  # in two rows, it is no wider than the plot
     return theme.image_style(_dots(table).properties(title=table.name))
 
 

@@ -62,7 +62,11 @@ def test_a_broken_file_is_made_again(tmp_path: Path) -> None:
         {"clipped": 1.5},
         {"tails": [[0, "all", 1.5, None, None, "heavy-tailed", None, None]]},
     ]
-    edited = [[], {"result": right}, *({"result": right, "versions": versions} for versions in (None, {}))]
+    edited = [
+        [],
+        {"result": right},
+        *({"result": right, "versions": versions} for versions in (None, {}, {"torch": "\ud800"})),
+    ]
     edited += [whole | {"result": result} for result in (3, *(right | change for change in changes))]
     texts = [json.dumps(row) for row in edited]
     for broken in ("", "{", *texts):

@@ -184,6 +184,28 @@ def test_what_a_loop_returns_is_checked() -> None:
             tg.work(Job(0, serial, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
 
 
+def test_squares_that_are_no_numbers_are_refused_though_the_model_is_finite() -> None:
+    def loop(module: Any, job: Job) -> tg.LocalResult:
+        squares = tg.SquaredMoves(module)
+        squares.total = [squares.total * math.nan, None][job.serial]
+        return tg.LocalResult(0.0, 1, squares)
+
+    task = own(network(), loop)
+    job = Job(0, 0, 0, task.init(0), 1, None, seed=0)
+    with pytest.raises(tg.Invalid, match="`squares` must be finite if the model is"):
+        tg.work(job, task, method(steps=False))
+
+
+def test_a_sparse_constant_that_a_loop_attaches_ends_with_the_job() -> None:
+    def loop(module: Any, job: Job) -> None:
+        module.register_buffer("mask", torch.eye(3).to_sparse(), persistent=False)
+
+    run = tg.simulate(
+        method(steps=False, compensate=False), own(network(), loop), tg.Fleet.paper(clients=CLIENTS), rounds=1
+    )
+    assert run.summary().status == "finished"
+
+
 def test_squares_that_carry_a_gradient_are_accepted() -> None:
     def loop(module: Any, job: Job) -> tg.LocalResult:
         return tg.LocalResult(0.0, 1, torch.ones(task.parameters, requires_grad=True))

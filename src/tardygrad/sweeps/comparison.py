@@ -196,8 +196,8 @@ class Comparison:
             found.append("no differences where methods have other seeds than the reference")
         for method in self.contenders:
             if worse := sum(self._is_worse_than_x_0(run) for run in method.runs):
-                runs = f"{worse} of {len(method.runs)} runs of {method.name} end"
-                found.append(f"{runs} with a worse {self.score} than x_0, so its mean says little: see the curves")
+                runs = f"{worse} of {len(method.runs)} runs of {method.name} end with a worse {self.score} than x_0"
+                found.append(f"{runs}, so its mean says little: see the curves" if len(method.runs) > 1 else runs)
         return found
 
     def _is_worse_than_x_0(self, run: SeedResult) -> bool:

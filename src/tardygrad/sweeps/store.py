@@ -109,6 +109,7 @@ class Store:
                 row = whole["result"]
                 if not isinstance(whole["versions"], dict) or not whole["versions"]:
                     raise ValueError("versions")
+                json.dumps(whole, ensure_ascii=False).encode()  # no run has written half a surrogate pair
                 result = _adapter().validate_python({key: row[key] for key in StoredResult._fields if key in row})
                 _check(result)
                 curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]

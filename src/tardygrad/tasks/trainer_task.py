@@ -83,9 +83,6 @@ def _check_squares(result: LocalResult, x: Tensor, moved: bool) -> Tensor | None
     squares = result.squares
     if isinstance(squares, SquaredMoves):
         check_integer("squares.steps", squares.steps, 0)
-        if moved and not (squares.steps and squares.total.any()):
-            fix = "Make it before the first optimizer step, and call its `add` after each."
-            raise Invalid(f"`squares` must have every move, got none. {fix}")
         squares = squares.total
     if squares is None:
         return None
@@ -97,6 +94,11 @@ def _check_squares(result: LocalResult, x: Tensor, moved: bool) -> Tensor | None
         raise Invalid(f"{rule}, got {list(squares.shape)} of {squares.dtype} ({kind}).")
     if (squares < 0).any():
         raise Invalid(f"`squares` must not be negative, got {float(squares.min()):g}.")
+    if not squares.isfinite().all() and x.isfinite().all():
+        raise Invalid("`squares` must be finite if the model is, got NaN or infinity.")
+    if isinstance(result.squares, SquaredMoves) and moved and not (result.squares.steps and squares.any()):
+        fix = "Make it before the first optimizer step, and call its `add` after each."
+        raise Invalid(f"`squares` must have every move, got none. {fix}")
     return squares.detach().to(x.device)
 
 
@@ -167,7 +169,9 @@ class TrainerTask(ModuleTask, OwnLoop):
         if [p.shape for p in parameters] != self._shapes or list(trainable(module)) != self._names:
             rule = "`train` must not add, remove, freeze, reorder or resize trainable parameters"
             raise Invalid(f"{rule}, got others after a job.")
-        if bad := [*without_numbers(module), *(name for name, p in trainable(module).items() if p.is_complex())]:
+        floats, ints = buffers(module)
+        bad = [name for name, p in trainable(module).items() if p.is_complex()]
+        if bad := without_numbers(trainable(module) | floats | ints) + bad:
             raise Invalid(f"`train` must leave parameters and buffers dense and real, got `{bad[0]}`, which is not.")
         if _buffer_shapes(module) != shapes:
             raise Invalid("`train` must not add, remove or resize persistent buffers, got others after a job.")

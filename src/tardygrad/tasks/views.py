@@ -327,10 +327,9 @@ def _parameters(params: Any, rule: str) -> list[Tensor]:
     return found
 
 
-def without_numbers(module: nn.Module) -> list[str]:
-    """The names of parameters and buffers that are not dense tensors with data."""
-    tensors = (dict(module.named_parameters()) | dict(module.named_buffers())).items()
-    return [name for name, t in tensors if t.layout != torch.strided or t.is_meta]
+def without_numbers(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of tensors that are not dense, or have no data."""
+    return [name for name, t in tensors.items() if t.layout != torch.strided or t.is_meta]
 
 
 def check(module: nn.Module) -> None:
@@ -339,7 +338,7 @@ def check(module: nn.Module) -> None:
     if lazy := [n for n, p in module.named_parameters() if is_lazy(p)]:
         raise Invalid(f"parameters must have a shape, got lazy `{lazy[0]}` in {name}. Run one forward pass first.")
     parameters, every = trainable(module), dict(module.named_parameters()) | dict(module.named_buffers())
-    if bad := without_numbers(module):
+    if bad := without_numbers(every):
         raise Invalid(f"parameters and buffers must be dense tensors with data, got `{bad[0]}`, which is not.")
     if not parameters:
         raise Invalid(f"a module must have parameters to train, got none in {name}. Set requires_grad on some.")

@@ -125,6 +125,8 @@ def _files(data: str) -> list[Path]:
         raise Invalid(f"{rule}, which does not exist.")
     below = [file for file in path.rglob("*") if file.suffix in FORMATS and not file.name.startswith(f"{_NAME}-")]
     found = [path] if path.is_file() else sorted(below)
+    if wrong := [file for file in found if any("\ud800" <= letter <= "\udfff" for letter in str(file))]:
+        raise Invalid(f"names of files must be UTF-8, got {str(wrong[0])!r}. Rename it.")
     if not found or found[0].suffix not in FORMATS:
         raise Invalid(f"{rule} without any." if path.is_dir() else f"{rule}.")
     return found

@@ -330,6 +330,21 @@ def test_a_training_loss_that_is_only_noise_tells_nothing(
     assert lost.severity == "severe", "noise does not explain that it is far above the loss at x_0"
 
 
+@pytest.mark.parametrize("rounds", [12, 25])
+def test_few_rounds_that_end_high_by_chance_do_not_diverge(rounds: int, tmp_path: Path) -> None:
+    history = read(record(tmp_path / "run", clip2(), fleet(), rounds=rounds))
+    start = loss_at_start(history)
+    loss = start * np.resize([1.0, 9.0, 0.5, 6.0, 0.3], rounds)
+    loss[-3:] = start * np.array([0.9, 9.0, 8.0])
+    noisy = replace(history, rounds=replace(history.rounds, loss=loss))
+    assert divergence(noisy, WhatIf(noisy)) is None
+    found = progress(noisy, WhatIf(noisy))
+    assert (found is None) == (rounds < 20)
+    assert found is None or found.severity == "note"
+    risen = replace(history, rounds=replace(history.rounds, loss=start * np.geomspace(1.0, 50.0, rounds)))
+    assert divergence(risen, WhatIf(risen)) is not None
+
+
 @pytest.mark.parametrize("harmed", [True, False])
 def test_a_clip_is_advised_only_to_a_run_that_noise_has_harmed(harmed: bool, tmp_path: Path) -> None:
     path = _run(tmp_path / "run", planted({"kind": "sgdclip", "local_clip": "inf", "lr": 1.0}, rounds=60))

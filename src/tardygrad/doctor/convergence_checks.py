@@ -45,12 +45,12 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
     rounds, diverged = history.rounds, history.status == "diverged" or overflows(history)
     found = trend(history)
     early, late, least = found.first, found.last, found.least
-    if overflows(history) and not late > RISES * early:
+    if overflows(history) and not found.rises:
         says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
         return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
     if not diverged and found.noisy:
         return None  # `progress` says so
-    if not diverged and not late > RISES * early:
+    if not diverged and not found.rises:
         if (
             found.short
             or not early > 0
@@ -161,7 +161,7 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
         return None
     if found.noisy:
         return _at_chance(history, what_if) or _noisy_loss(history)
-    if not 0 < late <= RISES * early:
+    if not late > 0 or found.rises:
         return None
     slow = found.slow and not _overshoots(history, early - late)  # else larger steps would not be faster
     if not slow and late <= FALLS * early:
@@ -186,7 +186,7 @@ def progress(history: History, what_if: WhatIf) -> Finding | None:
 
 def _noisy_loss(history: History) -> Finding:
     """The training loss does not tell; the test loss may."""
-    low, high = np.nanquantile(history.rounds.loss, (0.25, 0.75))
+    low, high = np.quantile(history.rounds.loss[np.isfinite(history.rounds.loss)], (0.25, 0.75))
     says = f"the training loss is too noisy to tell whether it falls: half of the rounds are between {low:.3g} and "
     says += f"{high:.3g}."
     tested = _test_losses(history)
@@ -195,10 +195,11 @@ def _noisy_loss(history: History) -> Finding:
         best, least = min(tested, key=lambda pair: pair[1])
         last = float(np.median([loss for _, loss in tested[-max(len(tested) // 4, 1) :]]))
         numbers |= {"round": best, "least": least, "last": last}
-        if last > RISEN * least:
+        if last - least > LEARNED * max(abs(least), tested[0][1] - least):
             says += f" The test loss rose from {least:.4g} in round {best} to {last:.4g}."
             return _rate_finding("warning", says, scaled(history, ("lr",), 1 / 3), numbers)._replace(cause="progress")
-    return Finding("note", "progress", f"{says} Judge the run by its test scores.", numbers=numbers)
+    judge = "Judge the run by its test scores." if history.evaluations else "Give it a test set to judge it by."
+    return Finding("note", "progress", f"{says} {judge}", numbers=numbers)
 
 
 def _never_moved(history: History) -> Finding | None:
@@ -222,13 +223,7 @@ def _at_chance(history: History, what_if: WhatIf) -> Finding | None:
 
     The training loss falls all the same: that of a job is the mean over its local steps, so it begins far above x_0's.
     """
-    scores: dict[str, list[float]] = {}
-    for event in history.evaluations:
-        for name in ("accuracy", "loss"):
-            if (value := event.scores.get(name)) is not None and math.isfinite(value):
-                scores.setdefault(name, []).append(value)
-    last = {name: float(np.median(values[-max(len(values) // 4, 1) :])) for name, values in scores.items()}
-    first = {name: values[0] for name, values in scores.items() if len(values) >= EVALUATED}
+    first, last = _test_course(history)
     if not first or _gains(first, last) or _gains(start := what_if.start_scores, last):
         return None
     if not (begins := loss_at_start(history)) > RISES * start.get("loss", math.inf):
@@ -240,6 +235,17 @@ def _at_chance(history: History, what_if: WhatIf) -> Finding | None:
     says += f"is {begins:.3g}."
     overrides = scaled(history, ("local_lr",), 1 / TENTH**2)
     return _rate_finding("severe", says, overrides, {"first": dict(start), "last": last})._replace(cause="progress")
+
+
+def _test_course(history: History) -> tuple[dict[str, float], dict[str, float]]:
+    """The first test accuracy and loss, if there are enough evaluations, and the medians of their last quarter."""
+    scores: dict[str, list[float]] = {}
+    for event in history.evaluations:
+        for name in ("accuracy", "loss"):
+            if (value := event.scores.get(name)) is not None and math.isfinite(value):
+                scores.setdefault(name, []).append(value)
+    last = {name: float(np.median(values[-max(len(values) // 4, 1) :])) for name, values in scores.items()}
+    return {name: values[0] for name, values in scores.items() if len(values) >= EVALUATED}, last
 
 
 def _gains(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
@@ -281,7 +287,8 @@ def swings(history: History, what_if: WhatIf) -> Finding | None:
     number, last = tested[-1]
     says = f"the test loss swings: it was {least:.4g} in round {best}, {peak:.4g} in round {later}"
     says += f" and {last:.4g} in round {number}" if number > later else ""
-    says += ", while the training loss fell. Smaller rates or more updates per round make it steadier."
+    says += ", while the training loss fell" if trend(history).surely_falls else ""
+    says += ". Smaller rates or more updates per round make it steadier."
     numbers = {"round": best, "least": least, "highest": peak, "last": last}
     return Finding("note", "swings", says, numbers=numbers)
 

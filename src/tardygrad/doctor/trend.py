@@ -19,6 +19,7 @@ STEADY = 0.5  # it falls as fast at the end if the second half's slope is this f
 SURE = 1e-3  # a slope counts if its p-value is smaller
 SKEWED = 0.1  # clients' losses differ if their deviation is this fraction of the loss that is left
 NOISY = 0.5  # a loss is noisy if its logarithm has a larger standard deviation, by quartiles, and no course
+UNLIKELY = 0.05  # the p-value up to which the last losses are higher than the first ones
 CHANCE = 0.01  # tenths of a run may differ by chance if the p-value is larger
 EXTREME = 0.05  # a loss at x_0 is part of the noise if this share of the losses is below it, and above it
 LARGEST = 10.0  # largest factor by which larger steps are suggested
@@ -49,6 +50,7 @@ class Trend(NamedTuple):
     slope: float  # of the logarithm of the loss, per round; 0 if it cannot be told from 0
     steady: bool  # whether it falls as fast at the end as at the start
     short: bool  # whether there are too few rounds to see a slope
+    rises: bool = False  # whether the loss ends above `RISES` times the first, which is no chance
     noise: float = 0.0  # deviation of the logarithm of the loss between rounds, if no course can be seen in it
 
     @property
@@ -67,7 +69,7 @@ class Trend(NamedTuple):
         if self.noisy:
             return True
         if self.short:
-            return not self.last > RISES * self.first
+            return not self.rises
         return not self.last > FALLS * self.first or (self.slope < 0 and self.last <= self.first)
 
     @property
@@ -112,8 +114,18 @@ def trend_of(loss: NDArray[np.float64], start: float = math.nan) -> Trend:
         steady = whole < 0 and first < 0 and second <= STEADY * first
     first = start if math.isfinite(start) else tenths[0]
     low, high = np.quantile(known, (EXTREME, 1 - EXTREME))
+    is_above = tenths[-1] > RISES * first
+    rises = is_above and (first <= low or _last_are_higher(known))
     noise = _noise(logs) if not whole and low <= first <= high else 0.0
-    return Trend(first, tenths[-1], min(tenths), whole, bool(steady), short, noise)
+    if is_above and not rises and len(logs) >= SHORT:  # by chance
+        noise = float(stats.iqr(logs, scale="normal"))
+    return Trend(first, tenths[-1], min(tenths), whole, bool(steady), short, rises, noise)
+
+
+def _last_are_higher(loss: NDArray[np.float64]) -> bool:
+    """Whether the last fifth of the losses is higher than the first, by a rank test."""
+    fifth = max(len(loss) // 5, 1)
+    return bool(stats.mannwhitneyu(loss[-fifth:], loss[:fifth], alternative="greater").pvalue <= UNLIKELY)
 
 
 def _noise(logs: NDArray[np.float64]) -> float:

@@ -115,7 +115,7 @@ def trend_of(loss: NDArray[np.float64], start: float = math.nan) -> Trend:
     first = start if math.isfinite(start) else tenths[0]
     low, high = np.quantile(known, (EXTREME, 1 - EXTREME))
     is_above = tenths[-1] > RISES * first
-    rises = is_above and (first <= low or _last_are_higher(known))
+    rises = is_above and (first <= low or whole > 0 or _last_are_higher(known))
     noise = _noise(logs) if not whole and low <= first <= high else 0.0
     if is_above and not rises and len(logs) >= SHORT:  # by chance
         noise = float(stats.iqr(logs, scale="normal"))

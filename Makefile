@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help verified lock audit demo test docs hostile check format bench build notebooks tables pictures reproduce \
+.PHONY: help verified lock audit demo test docs hostile check size format bench build notebooks tables pictures reproduce \
 	baselines clean
 
 help:  ## list the targets
@@ -49,6 +49,9 @@ check: .venv/developed  ## check style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py tests/test_public.py
+
+size: .venv/developed  ## print the lines of every package beside its budget
+	$(BIN)/python tools/size.py --cases
 
 format: .venv/developed  ## format the code
 	$(BIN)/ruff check --fix .

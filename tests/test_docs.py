@@ -11,7 +11,8 @@ import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterator
-from itertools import zip_longest
+from functools import cache
+from itertools import chain, product, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,7 @@ class Block(NamedTuple):
     text: str
 
 
+@cache
 def blocks(page: Path) -> list[Block]:
     found = re.findall(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     return [Block(*one) for one in found]
@@ -70,6 +72,7 @@ def agree(printed: str, said: str) -> None:
             assert float(a.replace(",", "")) == pytest.approx(float(b.replace(",", "")), rel=0.05), (ours, theirs)
 
 
+@cache
 def code(example: Path) -> str:
     """An example without its docstring and without what it prints."""
     return example.read_text("utf-8").partition(PRINTS)[0].partition('"""\n\n')[2].strip()
@@ -100,23 +103,22 @@ def test_an_example_prints_what_it_says(
     assert not printed.err or NEEDS.get(example.stem) == "ray"  # whose daemons may report
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_in_the_docs_is_that_of_an_example(page: Path) -> None:
+def test_python_in_the_docs_is_that_of_an_example() -> None:
     known = [code(example) for example in (*EXAMPLES, ROOT / "examples/flower_async/flower_async/app.py")]
-    assert not [block.text for block in blocks(page) if block.language == "python" and block.text.strip() not in known]
+    texts = [block.text.strip() for page in PAGES for block in blocks(page) if block.language == "python"]
+    assert not [text for text in texts if text not in known]
 
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_a_page_shows_what_its_examples_print(page: Path) -> None:
-    texts = [block.text for block in blocks(page)]
-    for example in EXAMPLES:
+def test_a_page_shows_what_its_examples_print() -> None:
+    for page, example in product(PAGES, EXAMPLES):
+        texts = [block.text for block in blocks(page)]
         if f"{code(example)}\n" in texts:
             said = example.read_text("utf-8").partition(PRINTS)[2]
-            assert "".join(line.removeprefix("# ") for line in said.splitlines(keepends=True)) in texts
+            assert "".join(line.removeprefix("# ") for line in said.splitlines(keepends=True)) in texts, page
 
 
 def test_the_docs_show_what_the_demo_prints() -> None:
@@ -192,9 +194,8 @@ def test_every_verb_has_a_section_with_its_options_and_every_section_a_verb() ->
             assert f"`{option}" in described[verb] or option in ("--json", "--trust"), f"{verb} {option}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_commands_that_the_docs_mention_exist(page: Path) -> None:
-    text = page.read_text("utf-8")
+def test_commands_that_the_docs_mention_exist() -> None:
+    text = "\n".join(page.read_text("utf-8") for page in PAGES)
     first = {verb.split()[0] for verb in verbs()}
     for verb in re.findall(r"(?:`|^|\$ )tardygrad ([a-z]+)", text, re.MULTILINE):
         assert verb in first
@@ -214,9 +215,8 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
                 yield shlex.split(line, comments=True)[1:]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```sh" in page.read_text("utf-8")], ids=name)
-def test_commands_in_shell_blocks_have_valid_options_and_keys(page: Path) -> None:
-    for words in shell_commands(page):
+def test_commands_in_shell_blocks_have_valid_options_and_keys() -> None:
+    for words in chain.from_iterable(map(shell_commands, PAGES)):
         known = verbs()
         verb = next(verb for verb in known if words[: len(verb.split())] == verb.split())
         given = words[len(verb.split()) :]
@@ -247,33 +247,29 @@ def excerpts() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("line", "where"), excerpts())
-def test_an_excerpt_stands_in_the_source(line: str, where: str) -> None:
-    assert line in inspect.getsource(pkgutil.resolve_name(f"tardygrad.{where}"))
+def test_an_excerpt_stands_in_the_source() -> None:
+    for line, where in excerpts():
+        assert line in inspect.getsource(pkgutil.resolve_name(f"tardygrad.{where}")), where
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_relative_link_resolves(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if "://" in target:
-            continue
+def test_every_relative_link_resolves() -> None:
+    links = [(page, target) for page in PAGES for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))]
+    for page, target in links:
         path, _, anchor = target.partition("#")
         linked = page.parent / path if path else page
-        assert linked.exists(), target
-        assert not anchor or anchor in anchors(linked), target
+        assert "://" in target or linked.exists(), (page, target)
+        assert "://" in target or not anchor or anchor in anchors(linked), (page, target)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_docs_name_no_place_on_somebodys_machine(page: Path) -> None:
-    assert not re.findall(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt)/", page.read_text("utf-8"))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_files_that_the_docs_mention_exist(page: Path) -> None:
-    for path in re.findall(r"`((?:docs|examples|tests|benchmarks|src)/[\w./]+)`", page.read_text("utf-8")):
-        assert (ROOT / path).exists(), path
+def test_the_docs_name_no_place_on_somebodys_machine_and_no_file_that_is_gone() -> None:
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        assert not re.findall(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt)/", text), page
+        for path in re.findall(r"`((?:docs|examples|experiments|tests|benchmarks|src)/[\w./]+)`", text):
+            assert (ROOT / path).exists(), (page, path)

@@ -346,15 +346,28 @@ def test_events_follow_their_schema() -> None:
     assert not schema.is_valid({"event": "wake", "time": 1.0, "client": 2, "round": "3"})
 
 
-def test_a_run_whose_folder_is_deleted_fails_and_creates_no_other(tmp_path: Path) -> None:
-    run = tg.begin(METHOD, task(), tg.SimPool(task(), METHOD, FLEET), rounds=30, out=tmp_path / "run")
+@pytest.mark.parametrize("what", ["moved", "deleted", "replaced"])
+@pytest.mark.parametrize("checkpoint_every", [1, 100])
+def test_a_run_whose_folder_is_moved_or_deleted_fails_and_creates_no_other(
+    what: str, checkpoint_every: int, tmp_path: Path
+) -> None:
+    pool = tg.SimPool(task(), METHOD, FLEET)
+    run = tg.begin(METHOD, task(), pool, rounds=30, out=tmp_path / "run", checkpoint_every=checkpoint_every)
     going = run.go()
     next(going)
-    shutil.rmtree(tmp_path / "run")
-    with pytest.raises(tg.RecordError, match="was deleted while the run wrote to it"):
+    (tmp_path / "run").rename(tmp_path / "away")
+    if what == "deleted":
+        shutil.rmtree(tmp_path / "away")
+    if what == "replaced":
+        (tmp_path / "run").mkdir()
+    with pytest.raises(tg.RecordError, match=r"run' was moved or deleted while it was written\. Resume the run where"):
         list(going)
     assert run.status == "failed"
-    assert not (tmp_path / "run").exists()
+    assert not list((tmp_path / "run").glob("*"))
+    if what != "deleted":
+        again = tg.resume(tmp_path / "away", METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
+        list(again.go())
+        assert torch.equal(again.x, tg.simulate(METHOD, task(), FLEET, rounds=30).x)
 
 
 def test_a_run_needs_a_folder_with_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,8 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
     draft, final = folder / "draft", folder / f"{number:08d}"
     try:
         shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+        folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was moved is not made again
+        draft.mkdir()
         tensors = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
         state = json.dumps(checkpoint.state | to_json_value(also), allow_nan=False)

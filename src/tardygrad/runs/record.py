@@ -102,6 +102,7 @@ class Record:
 
     def write_metrics(self, row: Row) -> None:
         """Append a line to metrics.jsonl."""
+        self.check_place()
         self._append(1, row)
 
     def _append(self, number: int, row: Row) -> None:
@@ -114,14 +115,22 @@ class Record:
 
     def ends(self) -> dict[str, End]:
         """Where each file ends now, for a checkpoint."""
+        self.check_place()
         with writing(self.path):
             for file in self._files:
                 file.flush()
-            stats = [os.fstat(file.fileno()) for file in self._files]
-        if not all(stat.st_nlink for stat in stats):
-            raise RecordError(f"the record in {str(self.path)!r} was deleted while the run wrote to it.")
-        sizes = [stat.st_size for stat in stats]
+            sizes = [os.fstat(file.fileno()).st_size for file in self._files]
         return {name: End(*end) for name, *end in zip(LINES, sizes, self._checks, strict=True)}
+
+    def check_place(self) -> None:
+        """Raise `RecordError` if the directory was moved or deleted: what is written by path would end up elsewhere."""
+        for name, file in zip(LINES, self._files, strict=True):
+            try:
+                in_place = os.path.samestat(os.stat(self.path / name), os.fstat(file.fileno()))
+            except OSError:
+                in_place = False
+            if not in_place:
+                raise _moved(self.path)
 
     def sync(self) -> None:
         """Flush the files to the disk; any thread may call this."""
@@ -282,10 +291,17 @@ def write_error(path: Path, error: OSError) -> RecordError | Invalid:
     """The error for a failed write; `Invalid` if there can be no such directory."""
     if error.errno in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST):
         return Invalid(f"{str(path)!r} cannot be a directory: {error.strerror}. Choose another one.")
+    if error.errno == errno.ENOENT:
+        return _moved(path)
     fix = "Free some space, or choose another directory."
     if any((path / "checkpoints").glob("*")):
         fix = "The last complete checkpoint is untouched: free some space and resume."
     return RecordError(f"cannot write to {str(path)!r}: {error.strerror or error}. {fix}")
+
+
+def _moved(path: Path) -> RecordError:
+    fix = "Resume the run where it is now, or move it back."
+    return RecordError(f"the folder {str(path)!r} was moved or deleted while it was written. {fix}")
 
 
 def write_json(path: Path, value: Row) -> None:

@@ -16,15 +16,15 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from tests.hostile import arguments, commands, damage, disks, forgeries, kills, pages, workers
+from tests.hostile import arguments, commands, damage, disks, kills, pages, workers
 from tests.hostile.verdicts import COLUMNS, FAULTS, HEAD, Tally
 
 TRIES = {
-    "corruptions": 1000, "forgeries": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50,
+    "corruptions": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50,
     "requests": 1000, "worker_kills": 30, "worker_stops": 10,
 }  # fmt: skip
 ATTACKS: dict[str, Callable[[Path, int, int], Tally]] = {
-    "corruptions": damage.attack, "forgeries": forgeries.attack, "kills": kills.attack, "commands": commands.attack,
+    "corruptions": damage.attack, "kills": kills.attack, "commands": commands.attack,
     "calls": arguments.attack, "disks": disks.attack, "requests": pages.attack,
 }  # fmt: skip
 PAGE = f"""# Attacks
@@ -36,7 +36,6 @@ real, that of a replay of its record. A run that a full disk has ended must then
 *wrong*, *hung* and *traceback* count faults.
 
 - corruptions: records with changed, cut or missing files
-- forgeries: checkpoints and specs with strange values and right checksums
 - kills: runs that are killed and resumed
 - worker kills, worker stops: workers on Ray that are killed, or stopped (SIGSTOP)
 - full disks: runs whose files cannot grow beyond some size

@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from tests.hostile import arguments, commands, damage, disks, forgeries, kills, pages
+from tests.hostile import arguments, commands, damage, disks, kills, pages
 from tests.hostile.verdicts import Ended
 
-TRIES = {damage: 30, forgeries: 60, kills: 3, commands: 40, arguments: 100, disks: 3, pages: 60}
+TRIES = {damage: 30, kills: 3, commands: 40, arguments: 100, disks: 3, pages: 60}
 
 
 @pytest.mark.parametrize("module", TRIES, ids=lambda module: module.__name__.rpartition(".")[2])

@@ -16,7 +16,7 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import check_lines, unchecked_spec
-from tardygrad.runs.events import read_checked, script_line
+from tardygrad.runs.events import read_events, script_line
 from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.progress import round_progress
 from tardygrad.runs.record import Row, read_json, reading_record
@@ -41,7 +41,7 @@ def replay(options: commands.Replay) -> None:
         changed = _changed(recorded)
     with torch_threads(loaded.run.threads):
         built = loaded.build()
-        events = read_checked(path / "events.jsonl", built.task.clients)
+        events = read_events(path / "events.jsonl")
         lines = (script_line(event) for event in events)
         wire = loaded.engine.arguments.get("wire", "float32")
         asleep, rest = asleep_at_start(line for line in lines if line)

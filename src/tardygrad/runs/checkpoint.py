@@ -27,7 +27,6 @@ from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
-from tardygrad.runs.checkpoint_checks import check_state, levels_of
 from tardygrad.runs.checks import checksum, go_back, refuse_special, start_again
 from tardygrad.runs.evaluation import ScoredRows
 from tardygrad.runs.packing import pack, unpack
@@ -44,9 +43,9 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
     damaged: tuple[str, ...] = ()  # why newer ones could not be read
 
-    def part(self, name: str, clients: int) -> Any:
-        """A part of the state, unpacked; its lists are limited by the number of clients (see `unpack`)."""
-        return unpack(self.state[name], self.tensors, clients)
+    def part(self, name: str) -> Any:
+        """A part of the state, unpacked."""
+        return unpack(self.state[name], self.tensors)
 
 
 def capture(
@@ -81,15 +80,19 @@ def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     if packed["format"] == 3:
         state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
     else:
-        state, pending = (checkpoint.part(name, server.clients) for name in ("server", "pending"))
+        state, pending = (checkpoint.part(name) for name in ("server", "pending"))
     x: Tensor = levels_of(state, server)[0]["x"]
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         fix = "Resume with the task of that run, or start a new one."
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}. {fix}")
-    check_state(state, pending, server)
     server.restore(state, {job.round: as_vector(job.x) for job in pending.jobs})
     return pending
+
+
+def levels_of(state: Any, server: ServerLike) -> list[Any]:
+    """The saved state of each level of a server."""
+    return state["levels"] if server.method.regions else [state]
 
 
 class Saver:

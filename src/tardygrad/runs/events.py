@@ -6,7 +6,6 @@ its type, in order. Numbers that are not finite are written as null, and read as
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tardygrad.core.messages import Advanced, Asleep, Joined, Lost, Refused, Update
 from tardygrad.core.task import SCORE_NAMES_IN_USE
-from tardygrad.errors import Invalid, RecordError
+from tardygrad.errors import RecordError
 from tardygrad.runs.checks import damaged_line
 from tardygrad.runs.loop import Event
 from tardygrad.runs.record import Row, read_lines
@@ -300,74 +299,3 @@ def _unknown(row: Row) -> Unknown:
 
 
 _READERS = {name: _reader(kind) for name, kind in KINDS.items()} | {"evaluation": _evaluation}
-
-
-def read_checked(path: Path, clients: int) -> Iterator[RunEvent]:
-    """The events of a run; raises `Invalid` at the first that cannot have happened after those before it.
-
-    Args:
-        path: of events.jsonl.
-        clients: N.
-
-    Raises:
-        Invalid: with the line and the reason.
-    """
-    history = _History(clients)
-    for number, event in enumerate(read_events(path), 1):
-        if problem := history.problem(event):
-            raise Invalid(f"line {number} of {str(path)!r} cannot have happened: {problem}")
-        yield event
-
-
-class _History:
-    """The state after the events so far, to check whether the next is possible."""
-
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self.now, self.round = 0.0, 0
-        self.out: dict[int, tuple[int, int]] = {}  # client to serial and round of its job
-        self.sent: dict[int, int] = {}  # client to the number of its jobs
-
-    def problem(self, event: RunEvent) -> str:
-        """Why this event cannot be the next; empty if it can."""
-        if isinstance(event, Unknown):
-            return f"`event` must be one of {', '.join(KINDS)}, got {_cut(event.event)}. Use the version that wrote it."
-        if type(event.time) not in (int, float) or not self.now <= event.time <= sys.float_info.max:
-            return f"`time` must be a number, {self.now:g} or later, got {_cut(event.time)}."
-        self.now = event.time
-        if isinstance(event, ClientEvent):
-            if type(event.client) is not int or not 0 <= event.client < self.clients:
-                return f"`client` must be a whole number from 0 to {self.clients - 1}, got {_cut(event.client)}."
-            return self._of_client(event)
-        if isinstance(event, Advance):
-            self.round += 1
-            if event.round != self.round:
-                return f"`round` must be {self.round}, got {_cut(event.round)}."
-        return ""
-
-    def _of_client(self, event: ClientEvent) -> str:
-        client = event.client
-        sent, job = self.sent.get(client, 0), self.out.get(client)
-        if isinstance(event, Dispatch):
-            if job is not None or event.serial != sent:
-                why = f"its job {sent - 1} is out" if job else f"its next is job {sent}"
-                return f"client {client} cannot be sent job {_cut(event.serial)}: {why}."
-            if type(event.round) is not int or not 0 <= event.round <= self.round:  # a region counts its own rounds
-                return f"`round` must be a whole number from 0 to {self.round}, got {_cut(event.round)}."
-            self.sent[client], self.out[client] = sent + 1, (event.serial, event.round)
-        elif isinstance(event, Arrival | Refusal):
-            if job == (event.serial, event.round):
-                del self.out[client]
-            elif isinstance(event, Arrival):
-                return f"job {_cut(event.serial)} of client {client} from round {_cut(event.round)} is not out."
-            elif type(event.serial) is not int or not 0 <= event.serial < sent:
-                return f"job {_cut(event.serial)} of client {client} was never sent."
-            if isinstance(event, Refusal) and not isinstance(event.reason, str):
-                return f"`reason` must be text, got {_cut(event.reason)}."
-        elif isinstance(event, ClientLost) or (isinstance(event, Sleep) and event.job == "cancel"):
-            self.out.pop(client, None)
-        return ""
-
-
-def _cut(value: Any) -> str:
-    return repr(value)[:60]

@@ -19,10 +19,8 @@ from torch import Tensor
 from tardygrad.core.hierarchy import RegionMessage
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
 from tardygrad.engines.pool import Pending
-from tardygrad.errors import FIX_CHECKPOINT, RecordError
 
 LONG = 1000  # a list with this many items is stored as arrays, if their types allow it
-ITEMS, ITEMS_PER_CLIENT = 10_000_000, 100  # limit for the lists in one part of a checkpoint; a run needs about 30
 TYPES: dict[str, Any] = {
     f"${kind.__name__}": kind for kind in (Job, ModuleBuffers, Pending, RegionMessage, StateReference, Taken, Update)
 }
@@ -90,24 +88,8 @@ def pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     return packed(value)
 
 
-def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
-    """The inverse of `pack`; raises `RecordError` if its lists have more items than a run needs.
-
-    Args:
-        clients: of the run; each allows `ITEMS_PER_CLIENT` more items.
-    """
-    most = items_left = ITEMS + ITEMS_PER_CLIENT * clients
-
-    def reserve(length: object) -> None:
-        """Count the items of a list before it is created: a few bytes can ask for any number of them."""
-        nonlocal items_left
-        if type(length) is not int or length < 0:
-            rule = "the length of a checkpoint's list must be a whole number, 0 or more"
-            raise RecordError(f"{rule}, got {length!r}. {FIX_CHECKPOINT}")
-        items_left -= length
-        if items_left < 0:
-            rule = f"the lists of a checkpoint of {clients:,} clients may have at most {most:,} items"
-            raise RecordError(f"{rule}, got at least {most - items_left:,}. {FIX_CHECKPOINT}")
+def unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The inverse of `pack`."""
 
     def unpacked(value: Any) -> Any:
         if isinstance(value, list):
@@ -126,26 +108,17 @@ def unpack(value: Any, tensors: dict[str, Tensor], clients: int) -> Any:
             case "$float":
                 return float(str(content))
             case "$array":
-                (length,) = tensors[str(content)].shape
-                reserve(length)
                 return tensors[str(content)].tolist()
             case "$repeat":
-                length, item = content
-                reserve(length)
-                return [unpacked(item)] * length
+                return [unpacked(content[1])] * int(content[0])
             case "$choice":
                 chosen, items = unpacked(content)
                 return [items[number] for number in chosen]
             case "$rows":
                 name, columns = content[0], unpacked(content[1])
                 lists = columns if name == "$tuple" else list(columns.values())
-                reserve(sum(map(len, lists)))  # again: a repeated column is one object, and its rows are many
                 rows = zip(*lists, strict=True)
-                if name == "$tuple":
-                    return list(rows)
-                if tuple(columns) == TYPES[name]._fields:
-                    return list(starmap(TYPES[name], rows))
-                return [TYPES[name](**dict(zip(columns, row, strict=True))) for row in rows]  # of another version
+                return list(rows) if name == "$tuple" else list(starmap(TYPES[name], rows))
         items = unpacked(content)
         return tuple(items) if kind == "$tuple" else dict(items)
 

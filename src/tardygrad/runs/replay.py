@@ -9,7 +9,6 @@ from tardygrad.core.hierarchy import ServerLike
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
 from tardygrad.errors import Diverged, Invalid, checked_call
 from tardygrad.runs import checkpoint
-from tardygrad.runs.checkpoint_checks import levels_of
 from tardygrad.runs.run import Run, begin
 
 
@@ -47,6 +46,6 @@ def restore_noise(server: ServerLike, folder: Path) -> None:
     if saved is None:
         rule = "a replay of a private run needs a checkpoint, which has the key of its noise"
         raise Invalid(f"{rule}, got none in {str(folder)!r}. Restore one from a copy.")
-    state = saved.part("server", server.clients)
-    for level, own in zip(server.levels, levels_of(state, server), strict=True):
+    state = saved.part("server")
+    for level, own in zip(server.levels, checkpoint.levels_of(state, server), strict=True):
         level.privacy.key = own["privacy"]["key"] if own["privacy"] else level.privacy.key

@@ -13,7 +13,6 @@ from tardygrad.engines.pool import Checkpointing, Pool, features_of
 from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
-from tardygrad.runs.checkpoint_checks import check_run_parts
 from tardygrad.runs.checks import start_again
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.recipes import check_objects
@@ -110,8 +109,7 @@ def _restore(run: Run, saved: checkpoint.Checkpoint, engine: Checkpointing, fold
         raise Invalid(f"{rule}, got {settings['until']:g}.")
     run.status = "stopped" if run._may_continue() else "finished"
     engine.restore(pending)
-    tail, rows, unscored = (saved.part(name, run.task.clients) for name in ("tail", "rows", "unscored"))
-    check_run_parts(tail, rows, saved.state["seconds"])
+    tail, rows, unscored = (saved.part(name) for name in ("tail", "rows", "unscored"))
     run.tail.collected, run.seconds = tail, saved.state["seconds"]
     run.scores.restore(rows, unscored)
     run.metrics = list(read_metrics(folder / "metrics.jsonl", ends["metrics.jsonl"].length))

@@ -226,8 +226,8 @@ def test_tasks_that_look_alike_are_told_apart_by_the_scores_of_their_first_model
         return tg.begin(method(), task, FLEET, rounds=2, seed=seed)
 
     found = tg.compare({"zeros": partial(run_of, 0), "ones": partial(run_of, 1)}, seeds=2)
-    assert "the runs of a seed differ in the scores of x_0 too" in found.notes()
-    assert "scores of x_0" not in str(tg.compare({"a": partial(run_of, 0), "b": partial(run_of, 0)}, seeds=2))
+    assert "the runs of a seed differ in the score of x_0 too" in found.notes()
+    assert "score of x_0" not in str(tg.compare({"a": partial(run_of, 0), "b": partial(run_of, 0)}, seeds=2))
 
 
 def test_any_text_on_a_line_may_name_a_method(tmp_path: Path) -> None:

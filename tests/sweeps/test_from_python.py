@@ -211,3 +211,25 @@ def test_an_error_in_one_setting_is_a_failed_trial_and_in_all_an_error() -> None
     ]
     with pytest.raises(tg.WorkFailed, match="every trial failed, the first with: RuntimeError: out of cheese"):
         tg.sweep(broken, {"lr": [0.1]}, seeds=2)
+
+
+@pytest.mark.parametrize("end", [tg.begin, tg.simulate])
+def test_the_results_of_a_function_that_has_changed_are_refused(tmp_path: Path, end: Any) -> None:
+    def function(local_steps: int = 3, rounds: int = 4, noise: float = 0.2) -> Any:
+        task = tg.tasks.quadratic(clients=6, dimension=8, noise=tg.Noise(kind="student", tail=1.5, scale=noise))
+        return lambda lr, seed: end(method(lr, local_steps=local_steps), task, FLEET, rounds=rounds, seed=seed)
+
+    def sweep(make: Any) -> Any:
+        return tg.sweep(make, {"lr": [0.1, 1.0]}, out=tmp_path / "sweep").best_value
+
+    def compare(make: Any) -> Any:
+        return tg.compare({"a": partial(simulated, 0.1), "b": partial(make, 1.0)}, seeds=2, out=tmp_path / "compared")
+
+    first, compared = sweep(function()), str(compare(function()))
+    assert (sweep(function()), str(compare(function()))) == (first, compared)
+    changes: dict[str, Any] = {"method.local_steps": {"local_steps": 5}, "run.rounds": {"rounds": 9}}
+    for key, change in (changes | {"task.noise": {"noise": 0.3}}).items():
+        for call in (sweep, compare):
+            rule = rf"has results of other runs: `{key}` of trial \d is .* there, got .*\. Choose another folder"
+            with pytest.raises(tg.Invalid, match=rule):
+                call(function(**change))

@@ -212,11 +212,12 @@ class Comparison:
         return {bool(each["simulated"]) for each in facts if "simulated" in each} or {True}
 
     def _other_settings(self) -> list[str]:
-        """The keys of task and fleet in which runs with the same seed differ."""
+        """The keys of task and fleet, and the score of x_0, in which runs with the same seed differ."""
         by_seed: dict[int, list[dict[str, Any]]] = {}
         for run in (run for method in self.contenders for run in method.runs):
             if settings := run.facts.get("settings"):
-                by_seed.setdefault(run.seed, []).append(settings)
+                own = {key: value for key, value in settings.items() if key.startswith(("task.", "fleet.", "the "))}
+                by_seed.setdefault(run.seed, []).append(own)
         keys = dict.fromkeys(key for settings in by_seed.values() for each in settings for key in each)
         return [key for key in keys if any(len({e.get(key) for e in each}) > 1 for each in by_seed.values())]
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 
 from tardygrad.constructors.signature import shown
 from tardygrad.core.method import without_addresses
+from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.progress import progress_bar
@@ -26,7 +28,7 @@ from tardygrad.runs.run import Run
 from tardygrad.runs.signals import Signals
 from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
 from tardygrad.sweeps.trial import Stop, score_run, start_scores
-from tardygrad.sweeps.trials import Sweep, read
+from tardygrad.sweeps.trials import Sweep, Trial, read
 
 if TYPE_CHECKING:
     from tardygrad.sweeps.config import Config
@@ -89,24 +91,57 @@ class MadeRuns:
         except (Diverged, Starved) as error:  # in a function that runs to the end
             return _ended(seed, error)
         start = start_scores(run.task, seed)
-        row = score_run(run, start, score=self.score, budget=config.budget, stop=stop)
-        return row | {"facts": _facts(run, start)}
+        facts = _facts(run, start)  # before the budget changes the settings of the run
+        return score_run(run, start, score=self.score, budget=config.budget, stop=stop) | {"facts": facts}
+
+    def check_stored(self, trials: Iterable[Trial], folder: Path) -> None:
+        """Raise `Invalid` if the function makes other runs now than those that a folder has results of.
+
+        Of a function that runs to the end, which would take as long as the results did, only one run is made again:
+        the first, or in a comparison the first of each method.
+        """
+        ended = set[str | None]()
+        for trial in trials:
+            params = {key: value for key, value in trial.params.items() if key != "seed"}
+            if not trial.seeds or params.get("method") in ended:
+                continue
+            seed, was = trial.seeds[0]["seed"], trial.seeds[0]["facts"].get("settings", {})
+            now: Row = {}
+            with suppress(Diverged, Starved), torch_threads(1):  # as in the processes of a sweep
+                run = self.make(params, seed)
+                now = _settings(run, start_scores(run.task, seed))
+            if not now or run.status != "new":
+                ended.add(params.get("method"))
+            for key in dict.fromkeys([*now, *was]):
+                if now.get(key) != was.get(key):
+                    which = f"`{key}` of trial {trial.number} is {was.get(key)} there, got {now.get(key)}"
+                    raise Invalid(f"{str(folder)!r} has results of other runs: {which}. Choose another folder.")
 
 
 def _facts(run: Run, start: Row) -> Row:
-    """What a run ran on: its clock, whether its fleet is random, and hashes of each key of its task and its fleet, and
-    of the scores of x_0: these tell tasks apart whose objects look alike."""
-    recorded = run.spec_json or {}
-    tables = recorded.get("spec") or recorded.get("described") or {}
-    keys = {f"{name}.{key}": value for name in ("task", "fleet") for key, value in tables.get(name, {}).items()}
-    keys["the scores of x_0"] = {name: f"{value:.6g}" for name, value in start.items()}
+    """What a run ran on: its clock, whether its fleet is random, and its settings."""
     return {
         "simulated": run.pool.features.virtual_clock,
-        "random_fleet": recorded.get("random_fleet"),
-        "settings": {
-            key: crc32(without_addresses(json.dumps(value, default=str)).encode()) for key, value in keys.items()
-        },
+        "random_fleet": (run.spec_json or {}).get("random_fleet"),
+        "settings": _settings(run, start),
     }
+
+
+def _settings(run: Run, start: Row) -> dict[str, str]:
+    """What a run was made of, by key, and the scores of x_0, which tell objects apart that look alike."""
+    recorded = run.spec_json or {}
+    tables = recorded.get("spec") or recorded.get("described") or {}
+    keys = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    for key in ("run.seed", "run.threads"):
+        keys.pop(key, None)
+    keys["the score of x_0"] = {name: f"{value:.6g}" for name, value in start.items()}
+    return {key: _written(value) for key, value in keys.items()}
+
+
+def _written(value: Any) -> str:
+    """A setting as text of limited length, which tells different settings apart."""
+    text = without_addresses(json.dumps(value, ensure_ascii=False, default=str))
+    return text if len(text) <= 60 else f"{text[:50]}… ({crc32(text.encode()):08x})"
 
 
 def _ended(seed: int, error: Diverged | Starved) -> Row:
@@ -219,11 +254,14 @@ def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | 
     Args:
         what: to call a trial.
     """
-    from tardygrad.sweeps.runner import Runner, best_so_far
+    from tardygrad.sweeps.runner import Runner, best_so_far, check_same
 
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "sweep" if out is None else Path(out)
         before = read(folder).trials if (folder / "sweep.json").exists() else []
+        if before:
+            check_same(folder, config)
+            source.check_stored(before, folder)
         done = sum(trial.status is not None for trial in before)
         runner, describe = Runner(folder, config, source, jobs), best_so_far(config, before)
         with Signals(runner.stop) as signals:

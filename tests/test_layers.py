@@ -24,7 +24,7 @@ LAYERS = [
     {"constructors"},
     {"engines"},
     {"runs"},
-    {"spec", "display"},
+    {"spec", "results"},
     {"sweeps", "doctor"},
     {"report", "reproduce", "flower"},
     {"cli"},

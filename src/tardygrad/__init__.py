@@ -70,6 +70,7 @@ from tardygrad.methods.fedbuff import fedbuff as fedbuff
 from tardygrad.methods.halos import halos as halos
 from tardygrad.methods.sgdclip import sgdclip as sgdclip
 from tardygrad.methods.tailopt import tailopt as tailopt
+from tardygrad.results.comparison import Comparison as Comparison
 from tardygrad.runs.accountant import Accountant as Accountant
 from tardygrad.runs.loop import Event as Event
 from tardygrad.runs.loop import drive as drive
@@ -84,7 +85,6 @@ from tardygrad.runs.run import simulate as simulate
 from tardygrad.runs.run import train as train
 from tardygrad.runs.settings import Settings as Settings
 from tardygrad.sweeps.compare import compare as compare
-from tardygrad.sweeps.comparison import Comparison as Comparison
 from tardygrad.sweeps.from_python import sweep as sweep
 from tardygrad.sweeps.result import SweepResult as SweepResult
 from tardygrad.tasks.data.sharding import Shards as Shards

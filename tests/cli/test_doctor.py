@@ -215,7 +215,7 @@ def test_nothing_is_left_behind_when_the_figure_fails(tardygrad: Command, monkey
         raise RecordError("no room")
 
     tardygrad("run", "small.toml", "--out", "run")
-    monkeypatch.setattr("tardygrad.display.theme.write", fails)
+    monkeypatch.setattr("tardygrad.results.theme.write", fails)
     before = set(Path().iterdir())
     assert tardygrad("plan", "small.toml", "--fit", "run", "--write", "a.toml", "--figure", "a.svg").code == 1
     assert set(Path().iterdir()) == before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.display.paper_style import WIDTHS
+from tardygrad.results.figure import WIDTHS
 from tests.cli.conftest import Command
 from tests.forkserver import Program
 from tests.report.records import record

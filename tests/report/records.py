@@ -11,8 +11,8 @@ from typing import Any
 from altair.utils.schemapi import validate_jsonschema
 from altair.vegalite.v6.schema import core
 
-from tardygrad.display.blocks import Section
 from tardygrad.report.page import figures
+from tardygrad.results.blocks import Section
 
 EVIL = "</script><script>alert(1)</script><!-- \"'>&\u2028 javascript:alert(1) {signal}"
 """What no page may take for anything but text."""

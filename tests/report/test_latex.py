@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tardygrad.display.latex import FIT, SPECIAL, SYMBOLS, escape, latex_table
 from tardygrad.errors import Invalid
 from tardygrad.report.build import build
-from tardygrad.sweeps.comparison import Comparison, Contender
+from tardygrad.results.comparison import Comparison, Contender
+from tardygrad.results.latex import FIT, SPECIAL, SYMBOLS, escape, latex_table
 from tardygrad.sweeps.result import SweepResult
 from tests.report.records import EVIL, ODD, record
 from tests.report.test_sweeps import swept, trial

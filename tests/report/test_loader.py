@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tardygrad.display.blocks import Figure, Table
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report import live
 from tardygrad.report.build import build
@@ -23,6 +22,7 @@ from tardygrad.report.clients import SPANS, delays_over_time, timeline
 from tardygrad.report.discover import find
 from tardygrad.report.downsample import client_bars, sample
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
+from tardygrad.results.blocks import Figure, Table
 from tardygrad.runs.client_history import PastJob
 from tardygrad.runs.history import ClientHistory, is_locked
 from tardygrad.runs.record import Record

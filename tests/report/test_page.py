@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from tardygrad.display.blocks import Note, Table
-from tardygrad.display.theme import rendered, strokes
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report import live
 from tardygrad.report.build import Report, build
@@ -20,6 +18,8 @@ from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped
 from tardygrad.report.loader import read
 from tardygrad.report.page import figures, put
+from tardygrad.results.blocks import Note, Table
+from tardygrad.results.theme import rendered, strokes
 from tests.report.records import EVIL, ODD, check_charts, events, record, write
 
 ALONE = {

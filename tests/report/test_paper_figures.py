@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tardygrad.display.paper_style import WIDTHS
-from tardygrad.display.theme import strokes
 from tardygrad.report.build import build
 from tardygrad.report.groups import grouped
 from tardygrad.report.loader import read
 from tardygrad.report.paper_figures import sweep_figures, write_images
 from tardygrad.report.sweeps import sweep_sections
+from tardygrad.results.figure import WIDTHS
+from tardygrad.results.theme import strokes
 from tests.report.records import EVIL, ODD, events, record
 from tests.report.test_sweeps import swept, trial
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from tardygrad.display.blocks import Note, Table
-from tardygrad.display.theme import BLACK, CLASS_COLOURS, COLOURS
 from tardygrad.report.build import build
 from tardygrad.report.comparison import compare, page_table, paper_table
 from tardygrad.report.discover import find
@@ -19,6 +17,8 @@ from tardygrad.report.groups import Spread, grouped, mean_curve, same_arrivals
 from tardygrad.report.headline import headline
 from tardygrad.report.loader import read
 from tardygrad.report.page import figures
+from tardygrad.results.blocks import Note, Table
+from tardygrad.results.theme import BLACK, CLASS_COLOURS, COLOURS
 from tests.report.records import EVIL, record, write
 
 SYNC: dict[str, Any] = {"label": "sync-Clip²"}

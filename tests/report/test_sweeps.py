@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tardygrad.display.blocks import Code, Table
 from tardygrad.report.page import figures, html
 from tardygrad.report.sweeps import sweep_sections
+from tardygrad.results.blocks import Code, Table
 from tardygrad.spec import spec
 from tardygrad.sweeps import Sweep, Trial, groups
 from tardygrad.sweeps import sweep as sweep_of

@@ -19,11 +19,11 @@ import tardygrad as tg
 from tardygrad.report.build import build
 from tardygrad.report.page import figures
 from tardygrad.report.stored_comparison import stored_section
+from tardygrad.results.comparison import Comparison, Contender, SeedResult
+from tardygrad.results.comparison_figure import mean_curve
+from tardygrad.results.statistics import holm
 from tardygrad.sweeps import runner as running
 from tardygrad.sweeps.compare import read_comparison
-from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
-from tardygrad.sweeps.comparison_figure import mean_curve
-from tardygrad.sweeps.statistics import holm
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
 from tests.sweeps.test_from_python import FLEET, TASK, last_loss, make_run, method, simulated

@@ -39,8 +39,8 @@ NOTE = (
 def demo(options: commands.Demo) -> None:
     """Run the five methods side by side, then print and write the comparison."""
     from tardygrad.cli.demo_figure import loss_curves
-    from tardygrad.display.theme import write
     from tardygrad.report.build import build
+    from tardygrad.results.theme import write
 
     folder = require_new(Path(options.out)) if options.out else new_run_dir("demo")
     length = [f"run.rounds={options.rounds}", f"run.evaluate_every={EVERY}"]

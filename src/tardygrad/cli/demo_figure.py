@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.theme import image_style, method_lines, tips
+from tardygrad.results.theme import image_style, method_lines, tips
 from tardygrad.runs.record import Row
 
 

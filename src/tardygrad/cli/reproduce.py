@@ -40,10 +40,10 @@ def clock(options: commands.Clock) -> None:
 
 def timeline(options: commands.Timeline) -> None:
     """Draw Figure 1 and print the updates of each round."""
-    from tardygrad.display.theme import write
     from tardygrad.reproduce.page import write_section
     from tardygrad.reproduce.timeline import MODES, figure, markdown
     from tardygrad.reproduce.timeline import timeline as simulated
+    from tardygrad.results.theme import write
 
     _check_outputs(options.page, ["timeline"])
     where = Path(options.page).parent / "images/timeline.svg" if options.page else Path(options.out)

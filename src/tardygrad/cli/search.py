@@ -15,7 +15,6 @@ from tardygrad.cli.run import run_dir
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import parameters
-from tardygrad.display import theme
 from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
 from tardygrad.doctor.race import Training
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
@@ -24,6 +23,7 @@ from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
+from tardygrad.results import theme
 from tardygrad.runs.checks import quoted
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import TailEstimate

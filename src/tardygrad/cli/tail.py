@@ -46,7 +46,7 @@ def tail(options: commands.Tail) -> None:
         found = summarise(chosen, seen, _threshold(loaded, round))
     if picture:
         from tardygrad.cli.tail_figure import drawn
-        from tardygrad.display.theme import write
+        from tardygrad.results.theme import write
 
         write(drawn(found), picture)
     if options.json:

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.theme import BLACK, BLUE, GREY, ORANGE, image_style, line_legend
+from tardygrad.results.theme import BLACK, BLUE, GREY, ORANGE, image_style, line_legend
 from tardygrad.runs.record import Row, to_json_value
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import Probe

@@ -7,8 +7,8 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.theme import BLACK, BLUE, ORANGE, RED, image_style, line_legend
 from tardygrad.doctor.search import MODES, Candidate, Ranking
+from tardygrad.results.theme import BLACK, BLUE, ORANGE, RED, image_style, line_legend
 from tardygrad.runs.record import to_json_value
 
 COLOURS = (BLACK, BLUE, ORANGE)  # of MODES

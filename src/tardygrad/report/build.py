@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from altair.utils.schemapi import debug_mode
 
-from tardygrad.display.blocks import Section
 from tardygrad.errors import Invalid
 from tardygrad.report.comparison import compare, paper_table
 from tardygrad.report.discover import find
@@ -22,6 +21,7 @@ from tardygrad.report.paper_figures import PaperFigure, paper_figures, sweep_fig
 from tardygrad.report.sections import run_sections
 from tardygrad.report.stored_comparison import stored_figures, stored_headline, stored_section
 from tardygrad.report.sweeps import sweep_sections
+from tardygrad.results.blocks import Section
 from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import read as read_sweep

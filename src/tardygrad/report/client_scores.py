@@ -8,11 +8,11 @@ import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.display.blocks import Figure, Table
-from tardygrad.display.figure import WIDTH, figure, named_data, percent
-from tardygrad.display.theme import BLUE, INK, class_colours, class_legend, tips
 from tardygrad.report.downsample import sample
 from tardygrad.report.loader import POINTS, RunView, finite
+from tardygrad.results.blocks import Figure, Table
+from tardygrad.results.figure import WIDTH, figure, named_data, percent
+from tardygrad.results.theme import BLUE, INK, class_colours, class_legend, tips
 from tardygrad.runs.events import ClientEvaluation
 
 NAMED = 10  # worst clients that are listed

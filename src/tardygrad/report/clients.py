@@ -10,12 +10,12 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from tardygrad.display.blocks import Figure, LegendEntry, Table
-from tardygrad.display.figure import LABEL_EXPR, WIDTH, figure, log_scale, named_data, wrapped
-from tardygrad.display.theme import INK, RED, class_colours, class_legend, tips
 from tardygrad.report.downsample import Bar, sample
 from tardygrad.report.groups import seconds_of
 from tardygrad.report.loader import RunView, finite
+from tardygrad.results.blocks import Figure, LegendEntry, Table
+from tardygrad.results.figure import LABEL_EXPR, WIDTH, figure, log_scale, named_data, wrapped
+from tardygrad.results.theme import INK, RED, class_colours, class_legend, tips
 from tardygrad.runs.record import Row
 
 REASONS = 12  # most reasons that are drawn

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tardygrad.display.blocks import Block, Note, Table
-from tardygrad.display.latex import latex_table
 from tardygrad.errors import Invalid, nearest
 from tardygrad.report.groups import (
     SeedGroup,
@@ -23,6 +21,8 @@ from tardygrad.report.groups import (
     tasks,
 )
 from tardygrad.report.loader import RunView
+from tardygrad.results.blocks import Block, Note, Table
+from tardygrad.results.latex import latex_table
 from tardygrad.runs.record_values import rounded
 from tardygrad.runs.run import plural
 

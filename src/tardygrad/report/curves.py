@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.display.blocks import Figure, Table
-from tardygrad.display.figure import (
+from tardygrad.report.downsample import Sample, sample
+from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
+from tardygrad.report.loader import RunView
+from tardygrad.results.blocks import Figure, Table
+from tardygrad.results.figure import (
     HIGHLIGHT,
     LABEL_EXPR,
     PANEL,
@@ -22,7 +25,7 @@ from tardygrad.display.figure import (
     percent,
     wrapped,
 )
-from tardygrad.display.theme import (
+from tardygrad.results.theme import (
     INK,
     class_colours,
     class_legend,
@@ -32,9 +35,6 @@ from tardygrad.display.theme import (
     strokes,
     tips,
 )
-from tardygrad.report.downsample import Sample, sample
-from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
-from tardygrad.report.loader import RunView
 from tardygrad.runs.record import Row
 
 MANY = 60  # longer lines have no visible points

@@ -15,10 +15,10 @@ from tardygrad.core.method import without_addresses
 from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
+from tardygrad.results.statistics import ALL_EQUAL
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row
 from tardygrad.runs.record_values import printable, rounded
-from tardygrad.sweeps.statistics import ALL_EQUAL
 
 Rows = Callable[[RunView], Sample[Row]]
 """The rows of a run that are drawn: its rounds, or its evaluations."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tardygrad.report.comparison import ComparedRuns, Outcome, Target, listed, score_text
 from tardygrad.report.groups import seconds_of, tasks
 from tardygrad.report.loader import RunView
+from tardygrad.results.statistics import ALL_EQUAL
 from tardygrad.runs.history import UNFINISHED
 from tardygrad.runs.record_values import printable, rounded
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, groups
-from tardygrad.sweeps.statistics import ALL_EQUAL
 from tardygrad.sweeps.trials import best_of
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import altair as alt
 
-from tardygrad.display.blocks import Figure, Table
-from tardygrad.display.figure import WIDTH, figure, named_data
-from tardygrad.display.theme import BLUE, INK, tips
 from tardygrad.report.loader import RunView, finite
+from tardygrad.results.blocks import Figure, Table
+from tardygrad.results.figure import WIDTH, figure, named_data
+from tardygrad.results.theme import BLUE, INK, tips
 
 DRAWN = 40  # most machines that are drawn
 

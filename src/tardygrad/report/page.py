@@ -18,8 +18,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
-from tardygrad.display.blocks import Block, Code, Figure, Note, Section, Table, numeric_columns
 from tardygrad.errors import RecordError
+from tardygrad.results.blocks import Block, Code, Figure, Note, Section, Table, numeric_columns
 from tardygrad.runs.record import replace
 
 POLICY = (

@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.display.blocks import LegendEntry, Section
-from tardygrad.display.figure import LABEL_EXPR, named_data, percent, quoted
-from tardygrad.display.paper_style import FONT, TEXT, WIDTHS, fitted_names
-from tardygrad.display.theme import line_legend, method_colours, rendered, strokes
 from tardygrad.report.comparison import ComparedRuns
 from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, x_of
 from tardygrad.report.groups import SeedGroup
 from tardygrad.report.page import figures, put
+from tardygrad.results.blocks import LegendEntry, Section
+from tardygrad.results.figure import FONT, LABEL_EXPR, TEXT, WIDTHS, fitted_names, named_data, percent, quoted
+from tardygrad.results.theme import line_legend, method_colours, rendered, strokes
 from tardygrad.runs.record import to_json_value
 
 HEIGHT = 130  # of a panel

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tardygrad.display.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.report import client_scores, clients, curves, tail_charts
 from tardygrad.report.comparison import ComparedRuns, comparison_blocks
 from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
+from tardygrad.results.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.runs.history import UNFINISHED, History
 from tardygrad.runs.record_values import printable, rounded
 from tardygrad.runs.run import plural

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tardygrad.display.blocks import Block, Section, Table, with_suffix
-from tardygrad.display.figure import WIDTH, figure
-from tardygrad.display.paper_style import WIDTHS
-from tardygrad.display.theme import method_legend
 from tardygrad.report.paper_figures import PaperFigure
 from tardygrad.report.sweep_charts import short
+from tardygrad.results.blocks import Block, Section, Table, with_suffix
+from tardygrad.results.comparison import Comparison
+from tardygrad.results.comparison_figure import mean_chart, mean_curves, paper_chart
+from tardygrad.results.figure import WIDTH, WIDTHS, figure
+from tardygrad.results.theme import method_legend
 from tardygrad.runs.record_values import printable
-from tardygrad.sweeps.comparison import Comparison
-from tardygrad.sweeps.comparison_figure import mean_chart, mean_curves, paper_chart
 
 
 def stored_headline(compared: Comparison) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.blocks import Figure, LegendEntry, Table
-from tardygrad.display.figure import LABEL_EXPR, PANEL, WIDTH, figure, named_data, wrapped
-from tardygrad.display.theme import BLUE, INK, legend_colours, method_legend, tips
 from tardygrad.report.loader import finite
+from tardygrad.results.blocks import Figure, LegendEntry, Table
+from tardygrad.results.figure import LABEL_EXPR, PANEL, WIDTH, figure, named_data, wrapped
+from tardygrad.results.theme import BLUE, INK, legend_colours, method_legend, tips
 from tardygrad.runs.record import Row
 from tardygrad.runs.record_values import printable
 from tardygrad.sweeps import Sweep, Trial

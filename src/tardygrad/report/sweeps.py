@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import altair as alt
 
-from tardygrad.display.blocks import Block, Code, Section, Table, with_suffix
-from tardygrad.display.figure import WIDTH, figure, named_data, percent
-from tardygrad.display.theme import INK, legend_colours, tips
 from tardygrad.report.loader import finite
 from tardygrad.report.sweep_charts import group_legend, history, importance, short, sweep_charts
+from tardygrad.results.blocks import Block, Code, Section, Table, with_suffix
+from tardygrad.results.figure import WIDTH, figure, named_data, percent
+from tardygrad.results.theme import INK, legend_colours, tips
 from tardygrad.runs.history import is_locked
 from tardygrad.runs.kinds import is_simulated
 from tardygrad.runs.record import Row

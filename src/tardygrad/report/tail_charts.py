@@ -8,12 +8,12 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.blocks import Figure, Table
-from tardygrad.display.figure import PANEL, WIDTH, figure, log_scale, named_data
-from tardygrad.display.theme import BLUE, RED, tips
 from tardygrad.report.downsample import sample
 from tardygrad.report.groups import seconds_of
 from tardygrad.report.loader import POINTS, RunView, finite
+from tardygrad.results.blocks import Figure, Table
+from tardygrad.results.figure import PANEL, WIDTH, figure, log_scale, named_data
+from tardygrad.results.theme import BLUE, RED, tips
 from tardygrad.runs.record import Row
 
 SMALLEST = 1e-12  # smallest share on a logarithmic axis

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.theme import method_colours, method_lines
+from tardygrad.results.theme import method_colours, method_lines
 from tardygrad.runs.record import Row
 
 

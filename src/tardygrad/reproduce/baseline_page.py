@@ -9,12 +9,12 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload
 from tardygrad.reproduce.baselines import BaselineLine, Baselines, difference
 from tardygrad.reproduce.page import table as markdown_table
 from tardygrad.reproduce.progress import Progress, progress_table, progress_text
+from tardygrad.results import theme
 from tardygrad.runs.record import Row
 
 Lines = list[BaselineLine]

@@ -20,8 +20,8 @@ from tardygrad import streams
 from tardygrad.reproduce.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload, Point
 from tardygrad.reproduce.progress import Progress, with_total
 from tardygrad.reproduce.trials import mean_spread
+from tardygrad.results.statistics import paired
 from tardygrad.runs.record import Row
-from tardygrad.sweeps.statistics import paired
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 from tardygrad.sweeps.study import draw, quiet
 

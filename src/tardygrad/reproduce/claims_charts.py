@@ -8,7 +8,6 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.theme import image_style, line_legend, method_colours
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.accuracy_plot import AccuracyPlot, accuracy_row
 from tardygrad.reproduce.claims import (
@@ -23,6 +22,7 @@ from tardygrad.reproduce.claims import (
     Scale,
 )
 from tardygrad.reproduce.trials import FLEETS, ClaimTrial, ResultOf
+from tardygrad.results.theme import image_style, line_legend, method_colours
 
 _TIME = alt.X("time:Q", title="simulated time (seconds)", scale=alt.Scale(type="log", nice=False))
 _ROUND = alt.X("round:Q", title="rounds")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tardygrad.display.theme import write
 from tardygrad.reproduce import paper
 from tardygrad.reproduce.claims import Claim, ClaimLine, ClaimResult, Scale, texts
 from tardygrad.reproduce.claims_charts import picture
@@ -20,6 +19,7 @@ from tardygrad.reproduce.trials import (
     TUNING,
     ResultOf,
 )
+from tardygrad.results.theme import write
 
 HEADINGS = (
     "method",

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.display import theme
 from tardygrad.reproduce import regime_tails as tails
 from tardygrad.reproduce.accuracy_plot import score_panels
 from tardygrad.reproduce.regime import Line, Regime, RegimePart
 from tardygrad.reproduce.trials import mean_time
+from tardygrad.results import theme
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import StoredResult
 

@@ -11,7 +11,7 @@ from tardygrad.core.method import Mode
 from tardygrad.reproduce.paper import not_waiting, published_cells
 from tardygrad.reproduce.regime import Line, Regime, RegimePart
 from tardygrad.reproduce.trials import mean_time
-from tardygrad.sweeps.statistics import estimate
+from tardygrad.results.statistics import estimate
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
 ASYNCHRONOUS: tuple[Mode, ...] = ("server", "client")

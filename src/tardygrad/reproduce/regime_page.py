@@ -16,7 +16,7 @@ from tardygrad.reproduce.regime_claims import judge
 from tardygrad.reproduce.regime_progress import progress
 from tardygrad.reproduce.regime_references import paper_numbers, small_experiment_numbers
 from tardygrad.reproduce.trials import mean_time
-from tardygrad.sweeps.statistics import estimate
+from tardygrad.results.statistics import estimate
 
 HEADINGS = (
     "stragglers",

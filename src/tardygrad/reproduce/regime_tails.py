@@ -8,9 +8,9 @@ from typing import Any
 import altair as alt
 
 from tardygrad.core.method import MODE_TEXTS
-from tardygrad.display import theme
 from tardygrad.reproduce.page import table
 from tardygrad.reproduce.regime import Regime, RegimePart
+from tardygrad.results import theme
 from tardygrad.runs.record import Row, to_json_value
 
 _HIGHEST = 6.0  # larger tail indices are drawn here: all of them mean a light tail

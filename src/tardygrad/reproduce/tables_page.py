@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tardygrad.display import theme
 from tardygrad.reproduce.accuracy_plot import score_panels
 from tardygrad.reproduce.page import split_page, table, write_section
 from tardygrad.reproduce.paper import LABELS, PaperLine, not_waiting
 from tardygrad.reproduce.tables import CellLine, Table
 from tardygrad.reproduce.trials import FLEETS
+from tardygrad.results import theme
 
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
 

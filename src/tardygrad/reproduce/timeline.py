@@ -8,9 +8,9 @@ import altair as alt
 
 from tardygrad.core.messages import Advanced, Update
 from tardygrad.core.method import MODE_TEXTS, Mode
-from tardygrad.display.theme import image_style
 from tardygrad.fleet import Fleet, Group, Trace
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.results.theme import image_style
 from tardygrad.runs.loop import clock_only, drive
 
 MODES: dict[Mode, str] = {mode: MODE_TEXTS[mode] for mode in ("server", "client")}

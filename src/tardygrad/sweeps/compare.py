@@ -11,10 +11,10 @@ from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call, is_number
 from tardygrad.fleet import Fleet
+from tardygrad.results.comparison import Comparison, Contender, SeedResult
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
-from tardygrad.sweeps.comparison import Comparison, Contender, SeedResult
 from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_sweep, seed_list
 from tardygrad.sweeps.result import SweepResult
 from tardygrad.sweeps.trials import Sweep, Trial, read

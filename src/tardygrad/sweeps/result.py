@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tardygrad.errors import Invalid
+from tardygrad.results.table import ResultTable, data_frame
 from tardygrad.runs.directions import LOWER_KEY, Directions
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
-from tardygrad.sweeps.result_table import ResultTable, data_frame
 from tardygrad.sweeps.trials import GroupSummary, Sweep, Trial, best_of, groups, remark
 
 MakeRun = Callable[..., Run]

@@ -7,10 +7,10 @@ from html import escape
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from tardygrad.display.blocks import numeric_columns
-from tardygrad.display.latex import latex_table
 from tardygrad.errors import Invalid
 from tardygrad.html_tables import html_table
+from tardygrad.results.blocks import numeric_columns
+from tardygrad.results.latex import latex_table
 from tardygrad.runs.record import Row
 
 

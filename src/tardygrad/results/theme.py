@@ -13,7 +13,7 @@ from zlib import crc32
 
 import altair as alt
 
-from tardygrad.display.blocks import LegendEntry
+from tardygrad.results.blocks import LegendEntry
 from tardygrad.runs.record import Row, make_directory, replace, to_json_value
 
 COLOURS = {

@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad.sweeps.result_table import ResultTable, data_frame
-from tardygrad.sweeps.statistics import ALL_EQUAL, Estimate, estimate, holm, paired
+from tardygrad.results.statistics import ALL_EQUAL, Estimate, estimate, holm, paired
+from tardygrad.results.table import ResultTable, data_frame
 
 
 class SeedResult(NamedTuple):
@@ -97,7 +97,7 @@ class Comparison:
         Args:
             columns: 1 or 2 columns of a paper, which sets the width.
         """
-        from tardygrad.sweeps.comparison_figure import write_figure
+        from tardygrad.results.comparison_figure import write_figure
 
         return write_figure(self, Path(path), columns)
 

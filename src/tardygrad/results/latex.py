@@ -9,8 +9,8 @@ import re
 import unicodedata
 from collections.abc import Collection, Sequence
 
-from tardygrad.display.blocks import numeric_columns
 from tardygrad.errors import Invalid
+from tardygrad.results.blocks import numeric_columns
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",

@@ -12,13 +12,17 @@ from typing import Any
 
 import altair as alt
 
-from tardygrad.display.blocks import Figure, LegendEntry, Table
-from tardygrad.display.theme import page_style
+from tardygrad.results.blocks import Figure, LegendEntry, Table
+from tardygrad.results.theme import page_style
 from tardygrad.runs.record import Row, to_json_value
 
 WIDTH, PANEL = 820, 360
 SMALL = 120  # most rows of a table below a figure
 QUOTES = str.maketrans("\\\"'", "∖”’")
+WIDTHS = {"one-column": 234, "two-columns": 486}  # of figures for papers: 3.25 and 6.75 inches
+TEXT = 8  # points, in figures for papers
+CHARACTER = 0.55 * TEXT  # mean width of one
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 LABEL_EXPR = "split(datum.label, '\\n')"  # the expression of labels that may have several lines; see `wrapped`
 
 
@@ -80,3 +84,10 @@ def log_scale(**options: Any) -> alt.Scale:
 def percent() -> alt.Axis:
     """An axis of shares."""
     return alt.Axis(format=".2~%")
+
+
+def fitted_names(names: Sequence[str], width: int) -> tuple[list[str], int]:
+    """Names for a legend of this width, long ones in several lines, and in how many columns they fit."""
+    shown = [wrapped(name, int((width - 40) / CHARACTER)) for name in names]
+    longest = max(len(part) for name in shown for part in name.split("\n"))
+    return shown, max(1, min(len(names), int(width / (longest * CHARACTER + 40))))

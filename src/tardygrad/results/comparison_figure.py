@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from tardygrad.display.figure import HIGHLIGHT, LABEL_EXPR, highlighted, named_data, quoted
-from tardygrad.display.paper_style import FONT, TEXT, WIDTHS, fitted_names
-from tardygrad.display.theme import BLACK, GREY, INK, line_legend, method_colours, strokes, tips, write
 from tardygrad.errors import Invalid
+from tardygrad.results.figure import (
+    FONT,
+    HIGHLIGHT,
+    LABEL_EXPR,
+    TEXT,
+    WIDTHS,
+    fitted_names,
+    highlighted,
+    named_data,
+    quoted,
+)
+from tardygrad.results.statistics import estimate
+from tardygrad.results.theme import BLACK, GREY, INK, line_legend, method_colours, strokes, tips, write
 from tardygrad.runs.record import Row, to_json_value
-from tardygrad.sweeps.statistics import estimate
 
 if TYPE_CHECKING:
-    from tardygrad.sweeps.comparison import Comparison, Contender
+    from tardygrad.results.comparison import Comparison, Contender
 
 POINTS = 200  # times at which the curves are drawn
 

@@ -191,7 +191,7 @@ def test_a_checkpoint_holds_every_message_and_reference() -> None:
         _, (jobs[client],) = server.receive(tg.Update(client, job.serial, job.round, torch.ones(2)), float(now))
     pending = tg.SimPool(tg.tasks.quadratic(clients=4, dimension=2), method(exchange=3.0), tg.Fleet.paper(clients=4))
     saved = checkpoint.capture(server, pending.pending())
-    state = saved.part("server", server.clients)
+    state = saved.part("server")
     assert [(*entry[:3], entry[3].up) for entry in state["transit"]] == [(4.0, 0, 1, True), (5.0, 1, 2, True)]
     fresh = served(method(exchange=3.0), torch.zeros(2), 4)
     checkpoint.apply(saved, fresh)

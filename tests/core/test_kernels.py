@@ -259,21 +259,6 @@ def test_a_finish_changes_only_what_it_is_given_to_write_into() -> None:
     assert torch.equal(kernels.finish(x, total, 3, ClipAndRate(0.7), total).x, out)
 
 
-@pytest.mark.parametrize("compensated", [False, True])
-def test_a_fold_and_a_finish_that_a_gpu_compiles_compute_the_same(compensated: bool) -> None:
-    n, form = 5000, ClipAndRate(0.7, 0.2, 0.1)
-    x, late = vector(n, 5, special=False), parcel(n, 3, compensated, special=False)
-    folding, finishing = (torch.compile(f, backend="aot_eager") for f in (kernels._fold, kernels._finish))
-    total = None
-    for delta, weight, curvature, past in late:
-        before, total = total, folding(total, delta, curvature, past, x, torch.tensor(weight))
-        assert before is None or before is total
-    done, *facts = finishing(x, total, torch.tensor(3.0), *kernels._scalars(form, x))
-    wanted = folded(x, late, 3, form)
-    assert torch.allclose(done, wanted.x, rtol=1e-6, atol=0)
-    assert [float(one) for one in facts] == pytest.approx(wanted[1:], rel=1e-5)
-
-
 def _brief(v: Tensor, bits: int) -> Tensor:
     """Without the last bits but the first of these."""
     return ((v.contiguous().view(torch.int32) >> bits << bits) | 1 << bits).view(torch.float32)
@@ -346,18 +331,6 @@ def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for a, b in zip(*walked, strict=True))
-
-
-@pytest.mark.parametrize("compensated", [False, True])
-def test_a_local_step_that_a_gpu_compiles_computes_the_same(monkeypatch: pytest.MonkeyPatch, compensated: bool) -> None:
-    n, form = 5000, ClipAndRate(0.7, 0.2, 0.1)
-    g = vector(n, 0, special=False)
-    scalars = kernels._scalars(form, g)
-    one, two = vector(n, 5, special=False), vector(n, 5, special=False)
-    curves = [torch.zeros(n), torch.zeros(n)] if compensated else [None, None]
-    step = torch.compile(kernels._local_step, backend="aot_eager")
-    assert float(step(one, g, curves[0], *scalars)) == float(kernels.local_step(two, g, curves[1], form))
-    assert torch.allclose(one, two, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(

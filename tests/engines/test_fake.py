@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.messages import Message
-from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.pool import Pending, Residuals, pack, perform
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted

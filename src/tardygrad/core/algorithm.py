@@ -2,7 +2,7 @@
 
 Rules of this file:
 1. It contains the whole data path, in the paper's order and vocabulary, and nothing else. roster.py decides who works
-   when; vectors.py stores the vectors.
+   when; the server's vectors are in a store (vectors.py), so that an engine may keep them in shards.
 2. It uses no clock, threads, network, files or `torch.nn`: the model is a vector x ∈ R^d. The time comes with each
    message and is only passed on (to dylu.py and hierarchy.py).
 3. `Server.receive` is deterministic: the same state and message give the same reply. Its random numbers are keyed.
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from tardygrad.core import admission, kernels
-from tardygrad.core import vectors as stores  # as a module, since it imports this file
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
@@ -45,10 +44,11 @@ from tardygrad.core.messages import (
 )
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.own_loop import OwnLoop, own_update
-from tardygrad.core.privacy import GaussianMechanism
+from tardygrad.core.privacy import BLOCK, GaussianMechanism, RoundNoise
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
+from tardygrad.core.vectors import VectorStore
 from tardygrad.core.weights import SampleShares
 from tardygrad.errors import Invalid, checked_call
 
@@ -161,6 +161,77 @@ def finish(
     return Outcome(x + move, norm, length, float(clipped_share(state))), state  # x_t ← x_{t−1} + move
 
 
+class LocalVectors:
+    """A `VectorStore` in the memory of this process."""
+
+    def __init__(self, method: Method, x: Vector) -> None:
+        self.method = method
+        self._set(x.detach().clone())
+        self.sum: Vector | None = None
+        self.scratch: Vector | None = None  # memory of the last sum, to be reused by the next
+        self.state = method.outer.init(self.x)
+        self.past: dict[int, Vector] = {}
+        self.expected_state = admission.expected_state(method)
+
+    def _set(self, x: Vector) -> None:
+        self.x, self._version = x, x._version  # torch counts the changes in place
+
+    @property
+    def start(self) -> Vector:
+        return self.x
+
+    def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
+        if not admission.fits(update, self.x, module_buffers, self.method, self.expected_state):
+            return "wrong shape"
+        norm = admission.norm_of(as_vector(update.delta))
+        return norm if admission.finite(update, norm) else "not finite"
+
+    def norm(self, update: Update) -> float:
+        return math.sqrt(math.fsum(self.squares(update)))
+
+    def squares(self, update: Update) -> list[float]:
+        """‖contribution‖² in each block; their exact sum is the same in one piece and in shards."""
+        term = weighted_delta(self._contribution(update), self.x)
+        blocks = (part.double() for part in torch.split(term, BLOCK))
+        return [float(torch.dot(block, block)) for block in blocks]
+
+    def fold(self, update: Update, weight: float) -> None:
+        if self.x._version != self._version:
+            raise Invalid("the model must not be changed in place while a run goes on. Use x.clone().")
+        if weight:
+            self.sum = fold(self.sum, self._contribution(update, weight), self.x, self.scratch)
+        elif self.sum is None:  # 0 · NaN is not 0
+            self.sum = torch.zeros_like(self.x)
+
+    def _contribution(self, update: Update, weight: float = 1.0) -> Contribution:
+        past = self.past[update.round] if self.method.needs_past else None  # x_s
+        return Contribution(as_vector(update.delta), weight, update.curvature, past)
+
+    def advance(self, t: int, delays: tuple[int, ...], denominator: float, noise: RoundNoise | None = None) -> Outcome:
+        assert self.sum is not None
+        if noise:
+            noise.add_to(self.sum)
+        outer, step = self.method.outer, Step(t, delays, self.x)
+        outcome, self.state = finish(self.x, self.sum, denominator, outer, self.state, step)
+        reusable = kernels.fits(self.x) and outer.form(t)  # otherwise the outer step's state may refer to the sum
+        self._set(outcome.x)
+        self.sum, self.scratch = None, self.sum if reusable else None
+        return outcome
+
+    def hold(self, s: int) -> None:
+        self.past[s] = self.x
+
+    def drop(self, s: int) -> None:
+        del self.past[s]
+
+    def finite(self) -> bool:
+        return bool(self.x.isfinite().all())
+
+    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+        self._set(x)
+        self.sum, self.state, self.past = total, state, past
+
+
 class Server:
     """The server side of Algorithms 1 and 2, as a state machine: messages in, jobs out.
 
@@ -183,14 +254,14 @@ class Server:
         clients: int,
         seed: int,
         module_buffers: ModuleBuffers | None = None,
-        vectors: Callable[[Method, Vector], stores.VectorStore] | None = None,
+        vectors: Callable[[Method, Vector], VectorStore] | None = None,
         samples: Sequence[int] | None = None,
     ) -> None:
         check_method(method)
         if method.regions:
             raise Invalid(f"{method.name} has regions, and needs a server for each: use `tardygrad.serve`.")
         self.method, self.clients, self.seed = method, clients, seed
-        self.vectors, self.module_buffers, self.round = (vectors or stores.LocalVectors)(method, x), module_buffers, 0
+        self.vectors, self.module_buffers, self.round = (vectors or LocalVectors)(method, x), module_buffers, 0
         self.roster = Roster(method, clients, seed)
         self.shares = SampleShares(method.weight_by, samples, clients)
         self.privacy = GaussianMechanism(method.privacy, seed, module_buffers)

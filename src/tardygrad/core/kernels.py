@@ -1,8 +1,8 @@
 """The local step, the fold and the finish of algorithm.py and the packing of wire.py, each in one pass over memory.
 
-On a CPU they are compiled by numba (`fused.py`, the extra `fast`), on a GPU by torch.compile, except for the packing.
-Without a compiler, for short vectors, and for steps that are more than a clip and a rate, the plain code of those files
-runs instead. On a CPU the models have the same bits either way; norms and clipped shares agree to six digits.
+They are compiled by numba (`fused.py`, the extra `fast`). Without it, on a GPU, for short vectors, and for steps that
+are more than a clip and a rate, the plain code of those files runs instead. The models have the same bits either way;
+norms and clipped shares agree to six digits.
 
 Long vectors are computed in slices. `run_slices` computes them one after the other; `use_threads` of engines/threads.py
 replaces it by a version with threads; core/ itself starts none.
@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 def fits(x: Tensor, *others: Tensor | None) -> bool:
     """Whether the compiled kernels can compute with these vectors; None stands for a vector that is not used."""
-    if len(x) < MIN_LENGTH or not (x.is_cuda or (x.device.type == "cpu" and _fused() is not None)):
+    if len(x) < MIN_LENGTH or x.device.type != "cpu" or _fused() is None:
         return False
     return all(
         v.dtype == torch.float32 and v.is_contiguous() and v.shape == x.shape and v.device == x.device
@@ -75,9 +75,6 @@ def fits(x: Tensor, *others: Tensor | None) -> bool:
 
 def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: ClipAndRate) -> Tensor:
     """x ← x − move and A ← A + move ⊙ move in place, with move = lr · Clip(g); returns the clipped share of g."""
-    if x.is_cuda:
-        share: Tensor = _compiled(_local_step)(x, g, curvature, *_scalars(form, x))
-        return share
     fused = _numba()
     vectors = [v.detach().numpy() for v in (x, g, curvature) if v is not None]
     kernel = fused.local_step if curvature is None else fused.local_step_curved
@@ -88,9 +85,6 @@ def local_step(x: Tensor, g: Tensor, curvature: Tensor | None, form: ClipAndRate
 def fold(total: Tensor | None, contribution: Contribution, x: Tensor, scratch: Tensor | None = None) -> Tensor:
     """Add a contribution to total in place; without a total, start one in `scratch` or new memory. Not for `pull`."""
     delta, weight, curvature, past = contribution
-    if x.is_cuda:
-        result: Tensor = _compiled(_fold)(total, delta, curvature, past, x, torch.tensor(weight, device=x.device))
-        return result
     fused, first = _numba(), total is None
     if total is None:
         total = uninitialized_like(x) if scratch is None else scratch
@@ -109,10 +103,7 @@ def fold(total: Tensor | None, contribution: Contribution, x: Tensor, scratch: T
 
 
 def finish(x: Tensor, total: Tensor, denominator: float, form: ClipAndRate, out: Tensor | None = None) -> Outcome:
-    """Compute x + lr · Clip(total / denominator), in new memory or, on a CPU, in `out`."""
-    if x.is_cuda:
-        x_t, *numbers = _compiled(_finish)(x, total, torch.tensor(denominator, device=x.device), *_scalars(form, x))
-        return Outcome(x_t, *map(float, numbers))
+    """Compute x + lr · Clip(total / denominator), in new memory or in `out`."""
     fused = _numba()
     out = uninitialized_like(x) if out is None else out
     vectors = [v.detach().numpy() for v in (total, x, out)]
@@ -185,50 +176,3 @@ def _in_slices(n: int, kernel: SliceKernel) -> list[float]:
         return list(kernel(0, n))
     bounds = [n * i // parts // block * block for i in range(parts)] + [n]
     return [sum(each) for each in zip(*run_slices(kernel, bounds[:-1], bounds[1:]), strict=True)]
-
-
-# ------------------------------------------------------------------------------------------------------- for a GPU
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(function)
-    return compiled
-
-
-def _scalars(form: ClipAndRate, x: Tensor) -> tuple[Tensor, ...]:
-    """The numbers of a form as tensors: torch.compile would compile again for every new Python number."""
-    return tuple(torch.tensor(value, device=x.device) for value in (form.lower, form.upper, form.lr))
-
-
-def _local_step(x: Tensor, g: Tensor, curvature: Tensor | None, lower: Tensor, upper: Tensor, lr: Tensor) -> Tensor:
-    c = _biclip(g, lower, upper)
-    move = c * lr
-    x -= move
-    if curvature is not None:
-        curvature += move * move
-    return (c != g).float().mean()
-
-
-def _fold(
-    total: Tensor | None, delta: Tensor, curvature: Tensor | None, past: Tensor | None, x: Tensor, weight: Tensor
-) -> Tensor:
-    if curvature is not None and past is not None:
-        delta = delta - curvature * (x - past)
-    if total is None:
-        return 0.0 + delta * weight
-    total += delta * weight
-    return total
-
-
-def _finish(
-    x: Tensor, total: Tensor, denominator: Tensor, lower: Tensor, upper: Tensor, lr: Tensor
-) -> tuple[Tensor, ...]:
-    mean = total / denominator
-    c = _biclip(mean, lower, upper)
-    move = c * lr
-    return x + move, torch.linalg.vector_norm(mean), torch.linalg.vector_norm(move), (c != mean).float().mean()
-
-
-def _biclip(v: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    return torch.where(lower > 0, v.sign() * v.abs().clamp(lower, upper), v.clamp(-upper, upper))

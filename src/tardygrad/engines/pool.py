@@ -14,12 +14,12 @@ from torch import Tensor
 
 from tardygrad import type_hints
 from tardygrad.core import admission
-from tardygrad.core.algorithm import work
+from tardygrad.core.algorithm import LocalVectors, work
 from tardygrad.core.batching import Batched, work_together
 from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method, check_method, without_addresses
 from tardygrad.core.task import Task, ids_of
-from tardygrad.core.vectors import LocalVectors, VectorStore
+from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer, described_error
 from tardygrad.fleet import Fleet

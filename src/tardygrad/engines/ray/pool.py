@@ -15,11 +15,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Self
 
+from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.messages import Asleep, Job, Lost, Message, Parts, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
-from tardygrad.core.vectors import LocalVectors, VectorStore
+from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.fleet_clock import FleetClock, matched
 from tardygrad.engines.pool import Features, Pending, Pool

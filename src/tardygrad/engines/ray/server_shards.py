@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 
 from tardygrad.core import admission
+from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.kernels import Outcome
 from tardygrad.core.messages import NOTHING, ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.privacy import BLOCK, RoundNoise
 from tardygrad.core.transforms import State, Step, Transform
-from tardygrad.core.vectors import LocalVectors
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Invalid, WorkFailed, check_integer

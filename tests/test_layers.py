@@ -17,7 +17,7 @@ SOURCE = ROOT / "src/tardygrad"
 LAYERS = [
     {"type_hints", "html_tables"},
     {"errors"},
-    {"streams"},
+    {"streams", "seeding"},
     {"core"},
     {"theory", "optim", "fleet", "tasks"},
     {"methods", "tail"},

@@ -17,10 +17,9 @@ import torch
 
 import tardygrad as tg
 from tardygrad.constructors.signature import read
-from tardygrad.core.recipe import Recipe, parameters, recipe_of, remembers_call, written
+from tardygrad.core.recipe import Recipe, call_seeded, parameters, recipe_of, remembers_call, written
 from tardygrad.core.schedules import Schedule
 from tardygrad.runs.recipes import recipe_table
-from tardygrad.tasks.data.seeding import call_seeded
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
 

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from tardygrad.constructors import own_code
-from tardygrad.core.recipe import Make, Parameters, parameters
+from tardygrad.core.recipe import Make, Parameters, call_seeded, parameters
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid, TardygradError, described_error, is_out_of_memory, nearest
-from tardygrad.tasks.data.seeding import call_seeded
 from tardygrad.type_hints import classes_in, conform, item_hints, rule, union_members
 
 Table = dict[str, Any]

@@ -18,8 +18,10 @@ from enum import Enum
 from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
+from tardygrad import streams
 from tardygrad.core.schedules import Cosine, Power, Schedule
 from tardygrad.errors import Invalid
+from tardygrad.seeding import seeded
 from tardygrad.type_hints import classes_in, is_number, item_hints, union_members
 
 P = ParamSpec("P")
@@ -114,6 +116,16 @@ def copied(value: Any) -> Any:
     if type(value) is dict:
         return {key: copied(item) for key, item in value.items()}
     return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
+
+
+def call_seeded(function: Callable[..., R], arguments: dict[str, Any]) -> R:
+    """Call a function that makes a task or another object, so that it makes the same one in every process.
+
+    It gets copies of its arguments, and what it draws from the global generators depends on its argument `seed` alone.
+    """
+    number = arguments.get("seed")
+    with seeded(streams.key(number if isinstance(number, int) else 0, "make")):
+        return function(**copied(arguments))
 
 
 @cache

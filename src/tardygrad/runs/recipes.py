@@ -12,7 +12,7 @@ import torch
 from tardygrad.constructors.own_code import is_own, names
 from tardygrad.constructors.signature import arguments, shown
 from tardygrad.core.method import Method, without_addresses
-from tardygrad.core.recipe import Recipe, copied, parameters, recipe_of, remember, written_arguments
+from tardygrad.core.recipe import Recipe, call_seeded, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.fleet_clock import matched
 from tardygrad.engines.pool import Pool
@@ -22,7 +22,6 @@ from tardygrad.errors import Invalid, shortened
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FLEET_KEYS, FROM_OTHER_TABLES, KINDS, keys_of
 from tardygrad.runs.record import Row, to_json_value
-from tardygrad.tasks.data.seeding import call_seeded
 
 R = TypeVar("R")
 

@@ -17,9 +17,9 @@ from tardygrad import streams
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.recipe import remember
 from tardygrad.errors import Invalid, check_choice, check_integer
+from tardygrad.seeding import keyed, seeded
 from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import ClientTests, HeldOut
-from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Forward, Loss, to_device
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.pretrained import save
@@ -34,7 +34,6 @@ from tardygrad.tasks.views import (
     fingerprint,
     flat_buffers,
     flatten,
-    keyed,
     trainable,
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from tardygrad import streams
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest, HasGroups
 from tardygrad.errors import Invalid, check_integer, checked_call, type_and_first_line
+from tardygrad.seeding import keyed, other_states, others_seeded, restore
 from tardygrad.tasks.data.client_data import (
     Collate,
     Datasets,
@@ -25,14 +26,13 @@ from tardygrad.tasks.data.client_data import (
     unknown_counts,
 )
 from tardygrad.tasks.data.row_streams import is_stream
-from tardygrad.tasks.data.seeding import other_states, others_seeded
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.scores import Scores
-from tardygrad.tasks.views import Views, buffers, groups_of, keyed, restore, trainable
+from tardygrad.tasks.views import Views, buffers, groups_of, trainable
 
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(first input of a training batch, the step's generator) to the augmented input."""

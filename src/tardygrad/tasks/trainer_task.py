@@ -15,8 +15,8 @@ from tardygrad.core.admission import LARGEST_NUMBER
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.seeding import seeded
 from tardygrad.tasks.data.client_data import Collate, checked_counts, count_clients, unknown_counts
-from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.original_module import checked_once

@@ -9,9 +9,8 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from operator import is_
 from types import CellType, FunctionType
 from typing import Any
@@ -28,7 +27,6 @@ from tardygrad.tasks.plain_attributes import PlainAttributes
 from tardygrad.tasks.train_mode import start_training
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 
 
 class Views:
@@ -364,20 +362,6 @@ def check(module: nn.Module) -> None:
             raise Invalid(f"`{last}` and `{n}` share memory. Tie weights as one Parameter under both names.")
         reach = t.data_ptr() + t.numel() * t.element_size()
         end, last = (reach, n) if reach > end else (end, last)
-
-
-@contextmanager
-def keyed(key: int) -> Iterator[None]:
-    """Seed torch's global generator with a key and restore it at the end; one thread at a time."""
-    with _GENERATOR, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key)
-        yield
-
-
-def restore(state: Tensor) -> None:
-    """Restore torch's global generator, when no thread is in `keyed`."""
-    with _GENERATOR:
-        torch.set_rng_state(state)
 
 
 def _ties(module: nn.Module) -> list[tuple[str, str]]:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Recipe, recipe_of, remember
+from tardygrad.core.recipe import Recipe, call_seeded, recipe_of, remember
 from tardygrad.core.task import Task
 from tardygrad.engines.same_task import check_same, facts
-from tardygrad.tasks.data.seeding import call_seeded
 
 
 class RemoteTask:

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_integer
+from tardygrad.seeding import seed, seeded
 from tardygrad.tasks.data.row_streams import endless_rows, is_stream
-from tardygrad.tasks.data.seeding import seed, seeded
 from tardygrad.tasks.forward import first_parameter
 
 Collate = Callable[[list[Any]], Any]

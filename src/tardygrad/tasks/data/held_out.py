@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, check_choice, check_integer
+from tardygrad.seeding import seeded
 from tardygrad.tasks.data.client_data import Collate, length
-from tardygrad.tasks.data.seeding import seeded
 from tardygrad.tasks.data.sharding import tensors
 
 ScoreOn = Literal["test", "validation"]

@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.seeding import seed, states
+from tardygrad.seeding import seed, states
 
 
 def is_stream(dataset: Any) -> bool:

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
+from tardygrad.seeding import keyed
 from tardygrad.tasks.data.cache import Key, Tensors, cached
 from tardygrad.tasks.data.files import not_installed
 from tardygrad.tasks.data.hub import NEED, Attention, find_model, load, quiet
 from tardygrad.tasks.nets import trainable_layers
-from tardygrad.tasks.views import keyed
 
 _CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
 WORDS = (".json", ".txt", ".model")  # configuration and vocabulary

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import random  # noqa: TID251 (it is seeded and restored here)
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from tardygrad import streams
-from tardygrad.core.recipe import copied
-from tardygrad.tasks.views import keyed
-
-R = TypeVar("R")
+_GENERATOR = threading.RLock()  # all threads share torch's global generator; own functions may nest `keyed`
 
 
-def call_seeded(function: Callable[..., R], arguments: dict[str, Any]) -> R:
-    """Call a function that makes a task or another object, so that it makes the same one in every process.
+@contextmanager
+def keyed(key: int) -> Iterator[None]:
+    """Seed torch's global generator with a key and restore it at the end; one thread at a time."""
+    with _GENERATOR, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key)
+        yield
 
-    It gets copies of its arguments, and what it draws from the global generators depends on its argument `seed` alone.
-    """
-    number = arguments.get("seed")
-    with seeded(streams.key(number if isinstance(number, int) else 0, "make")):
-        return function(**copied(arguments))
+
+def restore(state: Tensor) -> None:
+    """Restore torch's global generator, when no thread is in `keyed`."""
+    with _GENERATOR:
+        torch.set_rng_state(state)
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_clocks_that_differ_are_not_on_one_axis(tmp_path: Path) -> None:
 def test_the_charts_of_a_sweep_are_two_columns_wide_with_their_legend(tmp_path: Path) -> None:
     trials = [trial(i, ("Clip²", "SGDClip")[i % 2], 0.03 * (i + 1), 0.1 / (i + 1), 0.5) for i in range(12)]
     drawn = {figure.name: figure for figure in sweep_figures(sweep_sections(swept(trials), "mine", 1))}
-    assert list(drawn) == [f"{key}-two-columns" for key in ("workable", "history", "settings", "parallel")]
+    assert list(drawn) == [f"{key}-two-columns" for key in ("workable", "history", "slices")]
     pdf, svg, _ = (path.read_bytes() for path in write_images(drawn["history-two-columns"], tmp_path))
     assert float(re.findall(rb"MediaBox ?\[ ?0 0 ([\d.]+)", pdf)[0]) == pytest.approx(486, abs=1)
     assert svg.count(b">SGDClip<") == 1

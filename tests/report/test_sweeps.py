@@ -57,7 +57,7 @@ def drawn(sweep: Sweep) -> dict[str, Any]:
 
 def test_a_sweep_has_its_tables_and_figures(sweep: Sweep) -> None:
     parts = sweep_sections(sweep, "mine", 2)
-    assert [figure.key for figure in figures(parts)] == ["workable-2", "history-2", "settings-2", "parallel-2"]
+    assert [figure.key for figure in figures(parts)] == ["workable-2", "history-2", "slices-2"]
     table, top = tables(sweep)
     assert list(table.headings[:5]) == ["group", "test loss", "workable", "trials", "diverged"]
     assert [(row[0], *row[2:5]) for row in table.rows] == [
@@ -141,52 +141,6 @@ def test_a_sweep_that_was_interrupted_comes_with_the_command_that_continues_it(s
     assert continued(sweep) == continued(cut._replace(config={**cut.config, "factory": "f"})) == []
 
 
-def test_no_two_trials_share_a_cell(sweep: Sweep) -> None:
-    chart = drawn(sweep)["settings"]
-    rows = chart["datasets"]["rows"]
-    assert len({(row["row"], row["column"], row["across"], row["up"]) for row in rows}) == len(sweep.trials)
-    assert {row["column"] for row in rows} == {"0.5", "inf"}
-    assert [row["mark"] for row in rows if row["across"] == "10"] == ["×"] * 8
-
-
-def test_two_more_keys_are_the_rows_and_columns_of_heat_maps(sweep: Sweep, tmp_path: Path, opened: Open) -> None:
-    trials = [
-        one._replace(number=4 * one.number + i, params=one.params | {"method.local_clip": 0.5 + 1e-9 * i})
-        for one in sweep.trials
-        for i in range(4)
-    ]
-    charts = drawn(swept(trials))
-    assert [key for key in charts if key.startswith("settings")] == ["settings", "settings-g2"]
-    for chart in (charts["settings"], charts["settings-g2"]):
-        rows = chart["datasets"]["rows"]
-        assert len({(row["row"], row["column"], row["across"], row["up"]) for row in rows}) == len(rows) == 48
-        assert chart["facet"]["row"]["sort"] == ["0.5", "inf"]
-        assert len(chart["facet"]["column"]["sort"]) == 4
-    path = tmp_path / "sweep.html"
-    path.write_text(html("a grid", sweep_sections(swept(trials), "mine", 1)), "utf-8")
-    assert opened(path.as_uri()).locator("#chart-settings-g2 svg text", has_text="×").count() == 16
-
-
-def test_many_heat_maps_follow_in_lines(sweep: Sweep) -> None:
-    trials = [
-        one._replace(number=8 * one.number + i, params=one.params | {"method.buffer": i // 2, "fleet.speed": i % 2})
-        for one in sweep.trials
-        for i in range(8)
-    ]
-    chart = drawn(swept(trials))["settings"]
-    assert chart["columns"] == 4
-    assert len({row["others"] for row in chart["datasets"]["rows"]}) == 16
-
-
-def test_infinity_lies_beyond_the_other_values(sweep: Sweep) -> None:
-    data = drawn(sweep)["parallel"]["datasets"]
-    rows = data["rows"]
-    told = {row["key"]: row["value"] for row in data["most"]}
-    assert told == {"lr": "10", "local_lr": "0.1", "clip": "∞", "test loss": "1.1"}
-    assert [row["workable"] for row in rows] == sorted(row["workable"] for row in rows)  # the last is on top
-    assert {(row["value"], row["at"]) for row in rows if row["key"] == "clip"} == {("0.5", 0.0), ("∞", 1.0)}
-
-
 @pytest.mark.parametrize("best", ["accuracy", "loss", "time"])
 def test_a_sweep_that_has_hardly_begun_has_a_page(best: str) -> None:
     waiting = Trial(0, "waiting", {"method.lr": 0.1}, "Clip²", start={}, seeds=[])
@@ -200,14 +154,12 @@ def test_a_sweep_draws_whatever_its_text(sweep: Sweep, tmp_path: Path, opened: O
     path = tmp_path / "sweep.html"
     path.write_text(html(EVIL, [*sweep_sections(sweep, "mine", 1), *sweep_sections(evil, EVIL, 2)]), "utf-8")
     page = opened(path.as_uri())
-    for key in ("workable", "history", "settings", "parallel"):
+    for key in ("workable", "history", "slices"):
         for mark in ("", "-2"):
             assert page.locator(f"#chart-{key}{mark} svg path").count() > 3
-    crosses = page.locator("#chart-settings svg text", has_text="×").count()
-    assert crosses == 8
 
 
-def test_a_random_sweep_is_drawn_in_slices(tmp_path: Path, opened: Open) -> None:
+def test_trials_are_drawn_in_their_order_and_by_setting(tmp_path: Path, opened: Open) -> None:
     trials = [trial(i, "Clip²", 0.03 * (i + 1), 0.1 / (i + 1), 0.5) for i in range(40)]
     trials[0] = trials[0]._replace(state="pruned", status="pruned", value=None)
     space = {
@@ -215,7 +167,7 @@ def test_a_random_sweep_is_drawn_in_slices(tmp_path: Path, opened: Open) -> None
         "method.local_lr": {"low": 0.0, "high": 1.0, "log": False},
     }
     charts = drawn(swept(trials, space=space))
-    assert list(charts) == ["history", "importance", "slices", "parallel"]  # workable: a bar alone says nothing
+    assert list(charts) == ["history", "importance", "slices"]  # workable: a bar alone says nothing
     history, shares = charts["history"]["datasets"], charts["importance"]["datasets"]["rows"]
     assert [row["trial"] for row in history["best"]] == [1, 39]
     assert [row["trial"] for row in history["lost"]] == [0, *range(33, 40)]

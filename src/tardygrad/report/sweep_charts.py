@@ -1,4 +1,4 @@
-"""Charts of a sweep's settings: heat maps of grids, slices of random samples, and parallel coordinates."""
+"""Charts of a sweep: its history, the importance of its settings, and the scores by setting."""
 
 from __future__ import annotations
 
@@ -17,22 +17,9 @@ from tardygrad.runs.record_values import printable
 from tardygrad.sweeps import Sweep, Trial
 from tardygrad.sweeps.importance import importances
 
-CELLS, FACETS, LINES = 16, 64, 600  # most values on a side of a heat map, heat maps of a group, trials drawn as lines
-WIDE, ROW = 6, 4  # most heat maps in a row: one per value of a key, or one per combination of values
-FIRST = ("method.lr", "method.local_lr")  # preferred sides of a heat map
+FIRST = ("method.lr", "method.local_lr")  # of the keys
 CROSS = "M-1,-1L1,1M-1,1L1,-1"
 SHAPES = {"pruned": "triangle-down", "diverged": CROSS, "starved or failed": "diamond", "finished": "square"}
-
-
-def sweep_charts(sweep: Sweep) -> Iterator[Figure]:
-    """The scores by setting: as heat maps or, with one key or too many values, against each key; and side by side."""
-    trials = _done(sweep)
-    sides = _numeric_keys(trials)
-    if sides:
-        sampled = any(isinstance(values, dict) for values in sweep.space.values())
-        many = any(len({_level(trial, key) for trial in trials}) > CELLS for key in sides)
-        yield from (_slices if len(sides) == 1 or sampled or many else _heat_maps)(sweep, trials, sides)
-        yield from _parallel(sweep, trials, sides)
 
 
 def history(sweep: Sweep) -> Iterator[Figure]:
@@ -89,73 +76,14 @@ def importance(sweep: Sweep) -> Iterator[Figure]:
     yield figure("importance", "Importance of the settings", caption, chart, {"rows": rows}, table)
 
 
-def _heat_maps(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
-    """The scores of a grid over two keys; the other keys select the heat map."""
-    across, up = sides[:2]
-    others = _other_keys(trials, sides[:2])
-    names = {key: _names(trials, key) for key in (across, up, *others)}
-    rows: list[Row] = []
-    for trial in trials:
-        values = {key: names[key][repr(trial.params.get(key))] for key in names}
-        place = {
-            "row": values[others[0]] if len(others) == 2 else printable(trial.group),
-            "column": values[others[-1]] if others else "",
-            "others": ", ".join(f"{_bare(key)} {values[key]}" for key in others),
-        }
-        state = {"status": printable(trial.status), "mark": "" if trial.status == "finished" else "×"}
-        rows.append({**_row(trial), **state, **place, "across": values[across], "up": values[up]})
-    wide = len(names[across])
-    room = max((WIDTH - 100) // (22 * wide), 1)  # heat maps that fit side by side
-    in_grid = 0 < len(others) <= 2 and len(names[others[-1]]) <= min(room, WIDE)  # rows and columns of heat maps
-    by_group = others and not (in_grid and len(others) == 1)  # one figure for each group
-    columns = len(names[others[-1]]) if in_grid else min(room, ROW)
-    cell = alt.Step(max(min((WIDTH - 100) // (wide * columns), 40), 12))
-    chart = _heat_map(sweep, across, up, names).properties(width=cell, height=cell)
-    head = alt.Header(labelLimit=220, labelFontSize=11, titleFontSize=12)
-    if in_grid:
-        first, last = others[0] if len(others) == 2 else None, others[-1]
-        side = alt.Header(labelLimit=200, labelFontSize=11, titleFontSize=12, labelAngle=0, labelAlign="left")
-        order = list(names[first].values()) if first else None
-        row = alt.Row("row:N", title=_bare(first) if first else None, sort=order, header=side)
-        column = alt.Column("column:N", title=_bare(last), sort=list(names[last].values()), header=head)
-        chart = chart.facet(row=row, column=column, spacing=8)
-    else:
-        field = "others:N" if others else "group:N"
-        chart = chart.facet(alt.Facet(field, title=None, sort=None, header=head), columns=columns, spacing=8)
-    for number, group in enumerate(dict.fromkeys(row["group"] for row in rows) if by_group else [None], 1):
-        own = [row for row in rows if group in (None, row["group"])]
-        facets = list(dict.fromkeys(row["others"] for row in own))
-        shown = own if in_grid else [row for row in own if row["others"] in facets[:FACETS]]
-        caption = (
-            f"The {printable(sweep.goal)} of every setting, {printable(across)} against {printable(up)}. "
-            "Brighter is better; × marks trials that diverged, starved, failed or were pruned."
-        )
-        if len(shown) < len(own):
-            caption += f" Only the first {FACETS} of {len(facets)} combinations of the other settings are drawn."
-        title = "Scores of settings" if group is None else f"Scores of settings: {group}"
-        yield figure("settings" if number == 1 else f"settings-g{number}", title, caption, chart, {"rows": shown})
-
-
-def _heat_map(sweep: Sweep, across: str, up: str, names: dict[str, dict[str, str]]) -> Any:
-    axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelSeparation=1, titlePadding=6, labelFontSize=11)
-    goal = printable(sweep.goal)
-    sides, score = (("across:N", printable(across)), ("up:N", printable(up))), ("score:Q", goal, _form(sweep))
-    base: Any = alt.Chart().encode(
-        x=alt.X("across:O", title=_bare(across), sort=list(names[across].values()), axis=axis),
-        y=alt.Y("up:O", title=_bare(up), sort=list(names[up].values())[::-1], axis=axis),
-        tooltip=tips("group:N", "trial:Q", *sides, ("others:N", "with"), score, "status:N"),
-    )
-    legend = alt.Legend(gradientLength=200, titleFontWeight="normal", format=_form(sweep))
-    colour = alt.Color("score:Q", title=goal, scale=_score_scale(sweep), legend=legend)
-    cells = base.mark_rect(stroke=INK, strokeOpacity=0.2, aria=False).encode(color=colour)
-    crosses = base.mark_text(color=INK, fontSize=13, aria=False).encode(text="mark:N")
-    return alt.layer(cells, crosses, data=alt.NamedData("rows"))
-
-
-def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
-    """The score against every key, one point per trial."""
+def slices(sweep: Sweep) -> Iterator[Figure]:
+    """The score against every key with several numbers as values, one point per trial."""
+    trials = _done(sweep)
+    sides = _numeric_keys(trials)
+    if not sides:
+        return
     rows: list[Row] = [
-        {**_row(trial), "end": _end(trial)} | {f"at{i}": _level(trial, key) for i, key in enumerate(sides)}
+        {**_row(trial), "end": _end(trial)} | {f"at{i}": finite(_level(trial, key)) for i, key in enumerate(sides)}
         for trial in trials
     ]
     scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
@@ -174,6 +102,8 @@ def _slices(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Fig
             layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
         charts.append(alt.layer(*layers).properties(width=PANEL - 20, height=height))
     caption = f"The {goal} against each setting, one dot per trial.{_unscored_note(sweep, unscored)}"
+    if math.inf in (_level(trial, key) for trial in trials for key in sides):
+        caption += " Infinite settings have no dot."
     data = {"rows": scored, "lost": unscored} if unscored else {"rows": scored}
     shown = legend if len(legend) > 1 else []
     yield figure("slices", "Scores by setting", caption, alt.concat(*charts, columns=2), data, legend=shown)
@@ -200,59 +130,6 @@ def _legend(trials: list[Trial]) -> list[LegendEntry]:
     return group_legend(groups, methods if len(set(methods)) == len(methods) else groups)
 
 
-def _parallel(sweep: Sweep, trials: list[Trial], sides: list[str]) -> Iterator[Figure]:
-    """Parallel coordinates: a line per trial through its settings and its score, workable trials on top."""
-    drawn = sorted(trials[:: math.ceil(len(trials) / LINES)], key=lambda trial: trial.workable is True)
-    goal = printable(sweep.goal)
-    levels = {_bare(key): [_level(trial, key) for trial in drawn] for key in sides}
-    levels[goal] = [finite(trial.value) for trial in drawn]
-    places = {key: _places(values) for key, values in levels.items()}
-    rows = [
-        {
-            "trial": trial.number,
-            "group": printable(trial.group),
-            "key": key,
-            "order": order,
-            "at": at,
-            "value": _share(levels[key][i]) if key == goal and sweep.best == "accuracy" else _value(levels[key][i]),
-            "workable": "workable" if trial.workable else "not workable",
-        }
-        for i, trial in enumerate(drawn)
-        for order, key in enumerate(levels)
-        if (at := places[key][i]) is not None
-    ]
-    bare = alt.Axis(values=[0, 1], title="smallest to largest", labels=False, grid=False)
-    names, order = alt.Axis(labelAngle=0, labelLimit=140, grid=True), alt.EncodingSortField("order", op="min")
-    place = {
-        "x": alt.X("key:N", title=None, sort=order, axis=names),
-        "y": alt.Y("at:Q", axis=bare, scale=alt.Scale(domain=[-0.1, 1.1])),
-    }
-    scale = alt.Scale(domain=["workable", "not workable"], range=[BLUE, "#999999"])
-    lines = named_data().mark_line(strokeWidth=1.3, point=alt.OverlayMarkDef(size=18), aria=False)
-    lines = lines.encode(
-        **place,
-        detail="trial:N",
-        color=alt.Color("workable:N", title=None, scale=scale, legend=alt.Legend(symbolOpacity=1)),
-        opacity=alt.condition("datum.workable === 'workable'", alt.value(1.0), alt.value(0.4)),
-        tooltip=tips("trial:Q", "group:N", ("key:N", "setting"), "value:N", ("workable:N", "is")),
-    )
-    words = [
-        named_data(name).mark_text(dy=dy, fontSize=11, color=INK, aria=False).encode(**place, text="value:N")
-        for name, dy in (("least", 12), ("most", -11))
-    ]
-    few = f" {len(drawn)} of {len(trials)} trials are drawn." if len(drawn) < len(trials) else ""
-    caption = (
-        "One line per trial through its settings and its score. Each axis goes from the smallest to the largest value, "
-        f"on a logarithmic scale if all are positive.{few}"
-    )
-    chart = alt.layer(lines, *words).properties(width=WIDTH, height=300)
-    data: dict[str, list[Row]] = {"rows": rows, "least": [], "most": []}
-    for row in {(row["key"], row["at"]): row for row in rows}.values():
-        if row["at"] in (0, 1):
-            data["most" if row["at"] else "least"].append({key: row[key] for key in ("key", "order", "at", "value")})
-    yield figure("parallel", "Settings side by side", caption, chart, data)
-
-
 def group_legend(groups: list[str], labels: list[str] | None = None) -> list[LegendEntry]:
     """The names and colours of groups: the colours of their methods, or of other labels."""
     known = labels or [group.partition(",")[0] for group in groups]
@@ -269,14 +146,6 @@ def short(value: Any) -> str:
 
 def _bare(key: str) -> str:
     return printable(key).removeprefix("method.")
-
-
-def _share(level: float | None) -> str:
-    return "" if level is None else f"{level:.1%}"
-
-
-def _value(level: float | None) -> str:
-    return "" if level is None else "∞" if level == math.inf else f"{level:.4g}"
 
 
 def _done(sweep: Sweep) -> list[Trial]:
@@ -306,21 +175,6 @@ def _numeric_keys(trials: list[Trial]) -> list[str]:
     return sorted(found, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
 
 
-def _other_keys(trials: list[Trial], sides: list[str]) -> list[str]:
-    """The keys, besides the sides, in which trials of one group differ."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.params if key not in sides)
-    seen = {key: {(trial.group, repr(trial.params.get(key))) for trial in trials} for key in keys}
-    return [key for key in keys if len(seen[key]) > len({group for group, _ in seen[key]})]
-
-
-def _names(trials: list[Trial], key: str) -> dict[str, str]:
-    """The values of a key in order, each with a unique short name."""
-    levels = {repr(trial.params.get(key)): (_level(trial, key), short(trial.params.get(key))) for trial in trials}
-    ordered = sorted(levels, key=lambda value: (levels[value][0] is None, levels[value][0] or 0.0))
-    ambiguous = len({name for _, name in levels.values()}) < len(levels)
-    return {value: printable(value, 40) if ambiguous else levels[value][1] for value in ordered}
-
-
 def _is_log(sweep: Sweep, key: str, trials: list[Trial]) -> bool:
     """Whether an axis is logarithmic: as the sweep's range says, or if the values are far apart."""
     values = sweep.space.get(key)
@@ -346,26 +200,5 @@ def _form(sweep: Sweep) -> str:
 
 def _level_scale(sweep: Sweep) -> alt.Scale:
     """The position of scores."""
-    return _axis_scale(_score_scale(sweep).type == "log", padding=14)
-
-
-def _score_scale(sweep: Sweep) -> Any:
-    """Colours of scores: brighter is better."""
-    scores = sorted(score for trial in _done(sweep) if (score := finite(trial.value)) is not None)
-    low, high = (scores[0], scores[-1]) if scores else (0.0, 1.0)
-    minimize = not sweep.higher
-    log = minimize and low > 0 and high > 20 * low
-    return alt.Scale(type="log" if log else "linear", scheme="viridis", domain=[low, high], reverse=minimize)
-
-
-def _places(levels: list[float | None]) -> list[float | None]:
-    """Values as positions from 0 to 1, logarithmic if all are positive; infinity is a step above the others."""
-    known = [level for level in levels if level is not None and level < math.inf]
-    top = 0.9 if math.inf in levels else 1.0
-    by = math.log if known and min(known) > 0 else float
-    low, high = (by(min(known)), by(max(known))) if known else (0.0, 0.0)
-
-    def place(level: float) -> float:
-        return 1.0 if level == math.inf else round(top * (by(level) - low) / ((high - low) or 1.0), 4)
-
-    return [None if level is None else place(level) for level in levels]
+    scores = [score for trial in _done(sweep) if (score := finite(trial.value)) is not None]
+    return _axis_scale(not sweep.higher and bool(scores) and 0 < 20 * min(scores) < max(scores), padding=14)

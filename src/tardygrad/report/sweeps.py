@@ -10,7 +10,7 @@ from typing import NamedTuple
 import altair as alt
 
 from tardygrad.report.loader import finite
-from tardygrad.report.sweep_charts import group_legend, history, importance, short, sweep_charts
+from tardygrad.report.sweep_charts import group_legend, history, importance, short, slices
 from tardygrad.results.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.results.figure import WIDTH, figure, named_data, percent
 from tardygrad.results.theme import INK, legend_colours, tips
@@ -39,7 +39,7 @@ def sweep_sections(sweep: Sweep, name: str, number: int, folder: Path | None = N
     if name:
         titles = (f"Sweep {name}: best settings", f"Sweep {name}: all trials")
     best = [_progress(sweep), *_resume(sweep, folder), _best(sweep), *_top(sweep), *_workable(sweep)]
-    charts = [*history(sweep), *importance(sweep), *sweep_charts(sweep)]
+    charts = [*history(sweep), *importance(sweep), *slices(sweep)]
     scores = with_suffix(charts, suffix) or ["No trial has finished yet."]
     return [
         Section(f"sweep{suffix}", titles[0], with_suffix(best, suffix)),

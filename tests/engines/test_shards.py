@@ -305,6 +305,7 @@ def test_what_is_put_is_read_again_by_any_number_of_slices(name: str, tmp_path: 
     server = served(one, here.init(0), 3)
     server.vectors.put(held.x, held.sum, held.state, {})
     server.round, server.buffer = whole.round, list(whole.buffer)
+    (tmp_path / "checkpoints").mkdir()
     checkpoint.save(tmp_path / "checkpoints", checkpoint.capture(server, Pending(0.0, [], [])))
     saved = checkpoint.read(tmp_path / "checkpoints")
     assert saved is not None

@@ -21,11 +21,12 @@ from tests.hostile.verdicts import COLUMNS, FAULTS, HEAD, Tally
 
 TRIES = {
     "corruptions": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50,
-    "requests": 1000, "worker_kills": 30, "worker_stops": 10,
+    "requests": 1000, "swaps": 100, "moves": 50, "worker_kills": 30, "worker_stops": 10,
 }  # fmt: skip
 ATTACKS: dict[str, Callable[[Path, int, int], Tally]] = {
     "corruptions": damage.attack, "kills": kills.attack, "commands": commands.attack,
     "calls": arguments.attack, "disks": disks.attack, "requests": pages.attack,
+    "swaps": damage.swap, "moves": disks.move,
 }  # fmt: skip
 PAGE = f"""# Attacks
 
@@ -39,6 +40,8 @@ real, that of a replay of its record. A run that a full disk has ended must then
 - kills: runs that are killed and resumed
 - worker kills, worker stops: workers on Ray that are killed, or stopped (SIGSTOP)
 - full disks: runs whose files cannot grow beyond some size
+- swapped parts: records of which one file or folder is another run's
+- moved folders: runs whose folder is renamed while they run
 - command lines: commands with strange values
 - calls in Python: calls with a strange argument
 - requests: HTTP requests to `tardygrad watch`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import chdir
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -69,7 +70,11 @@ READERS = {
     "doctor": ("doctor", "run", "--json"),
     "export": ("export", "run", "--out", "tables"),
     "report": ("report", "run", "--out", "page.html"),
+    "fit": ("plan", "small.toml", "--fit", "run", "--json"),
 }
+PARTS = ["spec.json", "events.jsonl", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoints", "newest"]
+NEWEST = "checkpoints/00000002"  # of the killed run
+DONORS = {"seed": ["run.seed=1"], "clip": ["method.clip=0.3"], "method": ["method.compensate=true"], "twin": []}
 
 
 def make_records(folder: Path, *overrides: str) -> dict[str, Path]:
@@ -131,3 +136,29 @@ def _attacks(random: Random, records: dict[str, Path], tries: int) -> Iterator[t
         record, reader = random.choice(sorted(records)), random.choice(sorted(READERS))
         files = sorted(path for path in records[record].rglob("*") if path.is_file() and path.stat().st_size)
         yield record, reader, random.choice(sorted(DAMAGES)), random.choice(files).relative_to(records[record])
+
+
+def swap(folder: Path, tries: int, seed: int = 0) -> Tally:
+    """Put a part of another run into a record, read it with one command, and compare with the record as it was."""
+    random, tally = Random(seed), Tally("swapped parts")
+    records = make_records(folder / "records")
+    donors = {name: make_records(folder / name, *changes) for name, changes in DONORS.items()}
+    attacks = list(product(records, READERS, PARTS, DONORS))
+    for number, (record, reader, part, donor) in enumerate(random.sample(attacks, min(tries, len(attacks)))):
+        work, right = folder / f"try-{number}", folder / f"right-{number}"
+        for copy in (work, right):
+            shutil.copytree(records[record], copy)
+            (copy / "small.toml").write_text(SMALL)
+        name = "checkpoints/00000003" if part == "newest" and record == "whole" else part.replace("newest", NEWEST)
+        given = donors[donor][record] / "run" / name
+        if given.is_dir():
+            shutil.rmtree(work / "run" / name)
+            shutil.copytree(given, work / "run" / name)
+        elif given.exists():
+            shutil.copy(given, work / "run" / name)
+        (ended, *found), (_, *expected) = answers(work, reader), answers(right, reader)
+        other = ended.verdict == "right" and found != expected
+        tally.add("wrong" if other else ended.verdict, f"{reader} a {record} run: {part} of {donor}", ended.detail)
+        shutil.rmtree(work)
+        shutil.rmtree(right)
+    return tally

@@ -123,9 +123,9 @@ def serve_flower(begin_or_resume: str, out: str, source: str, *overrides: str) -
 
 def _killed(code: str, argv: list[str], out: Path, random: Random) -> bool:
     """Kill a program when its run has made some more rounds, or ended; returns False if it hung before."""
-    rounds, until = _rounds(out) + random.randrange(40), time.monotonic() + SECONDS
+    rounds, until = rounds_on_disk(out) + random.randrange(40), time.monotonic() + SECONDS
     with Program(code, *argv) as process:
-        while process.poll() is None and _rounds(out) < rounds:
+        while process.poll() is None and rounds_on_disk(out) < rounds:
             if time.monotonic() > until:
                 return False
             time.sleep(0.001)
@@ -144,7 +144,7 @@ def run_to_end(code: str, *argv: str) -> Ended:
     return Ended(process.returncode, printed, errors, fault)
 
 
-def _rounds(out: Path) -> int:
+def rounds_on_disk(out: Path) -> int:
     """A measure of how far a run has come: the lines of its metrics that are on the disk."""
     path = out / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0

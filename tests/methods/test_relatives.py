@@ -141,6 +141,7 @@ def cut_and_resumed(name: str, mode: Any, cut: int, folder: Path, here: Any = No
     for seen, _ in enumerate(tg.drive(server, pool, rounds(name))):
         if seen == cut:
             break
+    folder.mkdir(exist_ok=True)
     checkpoint.save(folder, checkpoint.capture(server, pool.pending()))
     saved = checkpoint.read(folder)
     assert saved is not None

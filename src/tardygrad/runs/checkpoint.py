@@ -27,7 +27,7 @@ from tardygrad.core.method import without_addresses
 from tardygrad.engines.pool import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
-from tardygrad.runs.checks import checksum, go_back, refuse_special, start_again
+from tardygrad.runs.checks import check_id, checksum, go_back, refuse_special, run_id, start_again
 from tardygrad.runs.evaluation import ScoredRows
 from tardygrad.runs.packing import pack, unpack
 from tardygrad.runs.record import to_json_value, verified_ends, write_error
@@ -120,13 +120,12 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
     draft, final = folder / "draft", folder / f"{number:08d}"
     try:
         shutil.rmtree(draft, ignore_errors=True)
-        folder.mkdir(exist_ok=True)  # not its parents: a run's folder that was moved is not made again
-        draft.mkdir()
+        draft.mkdir()  # not its parents: a folder that was moved is not made again
         tensors = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
         state = json.dumps(checkpoint.state | to_json_value(also), allow_nan=False)
         sums = {"state": checksum(state.encode()), "tensors": checksum((draft / "tensors.safetensors").read_bytes())}
-        head = json.dumps({"format": checkpoint.state["format"], "checksums": sums})
+        head = json.dumps({"format": checkpoint.state["format"], "id": run_id(folder.parent), "checksums": sums})
         (draft / "state.json").write_text(f'{head[:-1]}, "state": {state}}}')
         for file in (*draft.iterdir(), draft):
             _fsync(file)
@@ -155,6 +154,7 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
         try:
             saved = _read(path)
             if record:
+                check_id(saved.state.get("id"), path, record)
                 saved.state["ends"] = verified_ends(record, saved.state)
             return saved._replace(damaged=tuple(damaged))
         except Exception as error:
@@ -184,6 +184,7 @@ def _read(path: Path) -> Checkpoint:
     if "\n" in text:  # format 3: checksums in the first line, the state in the second
         first, second = text.split("\n")
         sums, expected, version, state = json.loads(first), {"facts": checksum(second.encode())}, 3, json.loads(second)
+        document = {}
     else:
         document = json.loads(text)
         version, sums, state = document["format"], document["checksums"], document["state"]
@@ -196,7 +197,7 @@ def _read(path: Path) -> Checkpoint:
     tensors = load(content)
     if version == 3:
         state |= pack(checkpoint_format_3.run_state(tensors, state), tensors)
-    return Checkpoint(tensors, {"format": version} | state)
+    return Checkpoint(tensors, {"format": version, "id": document.get("id", "")} | state)
 
 
 def newest(folder: Path) -> str | None:

@@ -1,8 +1,9 @@
 """Checksums of a record: they detect damage and edits, wherever a record is read.
 
-Each line of events.jsonl and metrics.jsonl ends with the key `check`, a CRC-32 of this line and all lines before it. So
-a line that was changed, lost, repeated or moved is found, and named by its number. JSON files have the key `check` too,
-over their content. Checksums are no signatures: whoever edits a file can compute them anew.
+Each line of events.jsonl and metrics.jsonl ends with the key `check`, a CRC-32 of the run's id in spec.json, of all
+lines before it and of this line. So a line that was changed, lost, repeated or moved is found, and named by its number,
+and so is a file of another run. JSON files have the key `check` too, over their content. Checksums are no signatures:
+whoever edits a file can compute them anew.
 
 Files of older versions have none; a file that such a version began has them from the line where it was resumed.
 """
@@ -34,7 +35,7 @@ def checked_line(line: str, before: int) -> tuple[str, int]:
 
     Args:
         line: a JSON object that is not empty, in ASCII.
-        before: the checksum of the line before; 0: it is the first.
+        before: the checksum of the line before, or `first_check`.
     """
     content = line[:-1]
     check = crc32(content.encode(), before)
@@ -47,12 +48,32 @@ def check_of(line: bytes) -> int | None:
     return int(end[len(START) : -len(END)], 16) if end.startswith(START) and end.endswith(END) else None
 
 
+def run_id(folder: Path) -> str:
+    """The id of a run, which every part of its record carries; empty if the record is older and has none."""
+    try:
+        content = json.loads((folder / "spec.json").read_bytes())
+    except (OSError, ValueError, RecursionError):  # whoever reads the settings says what is wrong
+        return ""
+    return str(content.get("id", "")) if isinstance(content, dict) else ""
+
+
+def check_id(stored: object, path: Path, folder: Path, fix: str = RESTORE) -> None:
+    """Raise `RecordError` unless a part of a record has the id of the run in whose folder it is."""
+    if (stored or "") != run_id(folder):
+        raise RecordError(f"{str(path)!r} belongs to another run than the spec.json of its folder. {fix}")
+
+
+def first_check(folder: Path) -> int:
+    """The checksum before the first line of a file."""
+    return crc32(run_id(folder).encode())
+
+
 class LineChecks:
     """Verifies the lines of a file one after the other."""
 
     def __init__(self, path: Path) -> None:
         refuse_special(path)
-        self.path = path
+        self.path, self.start = path, first_check(path.parent)
         self.last: int | None = None  # None: no line so far has a checksum
 
     def verify(self, line: bytes, number: int) -> None:
@@ -63,9 +84,11 @@ class LineChecks:
             stored = -1
         if stored is None and self.last is None:
             return
-        self.last = crc32(line[:-LENGTH], self.last or 0)
+        self.last = crc32(line[:-LENGTH], self.start if self.last is None else self.last)
         if stored != self.last:
-            why = "its checksum is wrong (it was changed, or lines before it were changed, lost, repeated or moved)"
+            before = "lines before it were changed, lost, repeated or moved"
+            other = "the file belongs to another run than the spec.json of its folder"
+            why = f"its checksum is wrong (it was changed, or {other if number == 1 else before})"
             raise damaged_line(self.path, number, why)
 
 
@@ -106,8 +129,8 @@ def check_lines(path: Path) -> None:
                 checks.verify(line, number)
 
 
-def checked_prefix(path: Path, length: int) -> int | None:
-    """Verify the first `length` bytes of a file of lines; returns the last checksum, or None if there is none."""
+def checked_prefix(path: Path, length: int) -> int:
+    """Verify the first `length` bytes of a file of lines; returns the last checksum."""
     checks, end = LineChecks(path), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
@@ -119,7 +142,7 @@ def checked_prefix(path: Path, length: int) -> int | None:
             checks.verify(line, number)
     if end < length:
         raise RecordError(f"{str(path)!r} is shorter than its checkpoint says: the record is damaged.")
-    return checks.last
+    return checks.start if checks.last is None else checks.last
 
 
 def last_check(path: Path) -> str | None:

@@ -34,6 +34,7 @@ from tardygrad.runs.checks import (
     checked_line,
     checked_prefix,
     damaged_line,
+    first_check,
     quoted,
     refuse_special,
     with_check,
@@ -78,7 +79,6 @@ class Record:
         self.path = require_new(path) if new else path
         self._lock = lock_run(given)
         self._files: list[TextIO] = []
-        self._checks = [0, 0]  # of the last line of each file
         try:
             if new:
                 require_new(path)  # again: another process may have written there before it was locked
@@ -89,6 +89,7 @@ class Record:
                 for name in LINES:
                     _copy_hard_link(path / name)
                     self._files.append((path / name).open("a", encoding="utf-8"))
+            self._checks = [first_check(path)] * len(LINES)  # of the last line of each file
         except BaseException:
             self.close()
             raise
@@ -143,7 +144,8 @@ class Record:
         with writing(self.path):
             (self.path / "summary.json").unlink(missing_ok=True)
             for number, file in enumerate(self._files):
-                length, self._checks[number] = ends[LINES[number]]
+                length, check = ends[LINES[number]]
+                self._checks[number] = check if length else first_check(self.path)
                 file.truncate(length)
 
     def close(self) -> None:
@@ -386,7 +388,7 @@ def verified_ends(folder: Path, state: Row) -> dict[str, End]:
     ends = {}
     for name in LINES:
         length, check = state["ends"][name] if "ends" in state else (state["lengths"][name], None)
-        found = checked_prefix(folder / name, length) or 0
+        found = checked_prefix(folder / name, length)
         if check not in (None, found):
             raise RecordError(f"{str(folder / name)!r} is damaged: its lines are not those of the checkpoint.")
         ends[name] = End(length, found)

@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Unpack, cast
 
 from safetensors.torch import save
@@ -381,6 +382,7 @@ def begin(
     run = Run(method, task, pool, full)
     fleet = pool.features.fleet
     run.spec_json = {
+        "id": token_hex(8),
         **({"spec": spec} if spec else spec_of(method, task, pool, cast(Row, full))),
         "method": str(method),
         **({"ready_method": ready} if (ready := ready_method(method)) else {}),

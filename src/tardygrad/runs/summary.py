@@ -10,7 +10,17 @@ import numpy as np
 
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.checks import checksum, damaged_line, go_back, last_check, quoted, refuse_special
+from tardygrad.runs.checks import (
+    check_id,
+    checksum,
+    damaged_line,
+    first_check,
+    go_back,
+    last_check,
+    quoted,
+    refuse_special,
+    run_id,
+)
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
@@ -110,13 +120,15 @@ def summarize(run: Run) -> Summary:
 def write_summary(record: Record, summary: Summary, checks: dict[str, str]) -> None:
     """Write summary.json, with the checksums of the files that belong to it."""
     lines = {name: f"{end.check:08x}" for name, end in record.ends().items()}
-    write_json(record.path / "summary.json", summary._asdict() | {"checks": lines | checks})
+    own = {"id": run_id(record.path), "checks": lines | checks}
+    write_json(record.path / "summary.json", summary._asdict() | own)
 
 
 def read_summary(folder: Path) -> Summary:
     """The summary of a run; raises `RecordError` if it is damaged."""
     row = read_summary_row(folder)
     row.pop("checks", None)
+    row.pop("id", None)
     return Summary(**row)
 
 
@@ -125,14 +137,17 @@ def read_summary_row(folder: Path) -> Row:
     row = _read_file(folder)
     checks = row.get("checks", {})
     for name in LINES:
-        if name in checks and checks[name] != (last_check(folder / name) or f"{0:08x}"):
+        if name in checks and checks[name] != (last_check(folder / name) or f"{first_check(folder):08x}"):
             why = "lines at its end were changed or are missing"
             raise RecordError(f"{str(folder / name)!r} is damaged: {why}. {go_back(folder)}")
     return row
 
 
 def _read_file(folder: Path) -> Row:
-    return read_json(folder / "summary.json", f"Write it again: tardygrad resume {quoted(folder)}")
+    path, fix = folder / "summary.json", f"Write it again: tardygrad resume {quoted(folder)}"
+    row = read_json(path, fix)
+    check_id(row.get("id"), path, folder, fix)
+    return row
 
 
 def read_model(folder: Path) -> bytes:

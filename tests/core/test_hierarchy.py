@@ -166,13 +166,13 @@ def test_buffers_travel_with_messages_and_through_checkpoints(tmp_path: Path) ->
     assert float(whole.server.module_buffers.floats.abs().max()) > 0
     for cut in (6, 17, 29):
         run = tg.begin(
-            one, with_batchnorm(), tg.SimPool(with_batchnorm(), one, fleet()), rounds=40, evaluate_every=0,
+            one, with_batchnorm(), fleet(), rounds=40, evaluate_every=0,
             out=tmp_path / str(cut),
         )  # fmt: skip
         for row in run.go():
             if row["round"] == cut:
                 run.stop()
-        again = tg.resume(tmp_path / str(cut), one, with_batchnorm(), tg.SimPool(with_batchnorm(), one, fleet()))
+        again = tg.resume(tmp_path / str(cut), one, with_batchnorm(), fleet())
         for _ in again.go():
             pass
         for ours, theirs in zip(again.server.levels, whole.server.levels, strict=True):

@@ -273,6 +273,13 @@ class PoolContract:
             with pytest.raises(tg.Invalid, match="the pool has `local_steps` 2, and the run's method 3"):
                 tg.begin(replace(method, local_steps=3), task, pool, rounds=1)
 
+    def test_it_refuses_a_task_it_was_not_made_for(self, task: tg.Task, method: tg.Method) -> None:
+        other = tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=2.0)
+        with self.pool(task, method) as pool:
+            feature(pool, "task")
+            with pytest.raises(tg.Invalid, match="the pool must be made for the run's task"):
+                tg.begin(method, other, pool, rounds=1)
+
     def test_it_says_how_many_jobs_it_computes_at_once_and_who_is_missing(
         self, task: tg.Task, method: tg.Method
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tardygrad.engines.sim import pool as sim
 FLEET = tg.Fleet.paper(clients=8).crash(client=3, at=7.0, back=20.0).crash(client=0, at=4.0)
 
 
+@cache
 def task(module: nn.Module | None = None, **settings: Any) -> tg.TorchTask:
     torch.manual_seed(0)
     x = torch.randn(100, 6)

@@ -107,11 +107,11 @@ def test_buffers_and_batchnorm_survive_a_checkpoint(tmp_path: Path) -> None:
         return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, data=tg.shard(data, clients=12), test=data)
 
     whole = tg.simulate(method(), norm_task(), fleet(), rounds=30)
-    run = tg.begin(method(), norm_task(), tg.SimPool(norm_task(), method(), fleet()), rounds=30, out=tmp_path / "r")
+    run = tg.begin(method(), norm_task(), fleet(), rounds=30, out=tmp_path / "r")
     for row in run.go():
         if row["round"] == 11:
             run.stop()
-    again = tg.resume(tmp_path / "r", method(), norm_task(), tg.SimPool(norm_task(), method(), fleet()))
+    again = tg.resume(tmp_path / "r", method(), norm_task(), fleet())
     for _ in again.go():
         pass
     assert torch.equal(again.x, whole.x)
@@ -147,7 +147,7 @@ BEGUN = """
     import tardygrad as tg
     from tests.runs.test_resume import Plain, fleet, method
 
-    run = tg.begin(method(), Plain(), tg.SimPool(Plain(), method(), fleet()), rounds=8, out=sys.argv[1])
+    run = tg.begin(method(), Plain(), fleet(), rounds=8, out=sys.argv[1])
     for row in run.go():
         if row["round"] == 3:
             run.stop()

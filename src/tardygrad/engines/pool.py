@@ -20,6 +20,7 @@ from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector,
 from tardygrad.core.method import Method, check_method, without_addresses
 from tardygrad.core.task import Task, ids_of
 from tardygrad.core.vectors import VectorStore
+from tardygrad.engines.same_task import is_same
 from tardygrad.engines.wire import Packed, Wire, send
 from tardygrad.errors import Invalid, WorkFailed, check_choice, check_integer, described_error
 from tardygrad.fleet import Fleet
@@ -68,6 +69,7 @@ class Features:
     vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes a server's vectors
     wire: Wire = "float32"  # the number format of updates in transit
     fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
+    task: Task | None = None  # that the workers have; None: any
     method: Method | None = None  # whose local work the workers do; None: any
     opens_data: bool = True  # whether the run's process may open the clients' data; False: only the workers do
     parallel: int | None = None  # number of jobs computed at once; None: unknown
@@ -158,9 +160,15 @@ def features_of(pool: Any) -> Features:
     return features
 
 
-def check_work(pool: Pool, method: Method) -> None:
-    """Raise `Invalid` if the workers of a pool do other local work than `method`; the server's part may differ."""
-    made_for = features_of(pool).method
+def check_work(pool: Pool, method: Method, task: Task) -> None:
+    """Raise `Invalid` if the workers of a pool have another task, or do other local work than `method` says; the
+    server's part of the method may differ."""
+    features = features_of(pool)
+    if features.task is not None and not is_same(features.task, task):
+        ours, theirs = (type(each).__name__ for each in (task, features.task))
+        rule = f"the pool must be made for the run's task ({ours}), got a pool made for another one ({theirs})"
+        raise Invalid(f"{rule}. Pass the same object to both.")
+    made_for = features.method
     if made_for is None:
         return
     for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):

@@ -85,7 +85,7 @@ class ScriptedPool(Pool):
 
     @property
     def features(self) -> Features:
-        return Features(method=self.method, wire=self.wire, asleep=self.asleep)
+        return Features(task=self.task, method=self.method, wire=self.wire, asleep=self.asleep)
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client] = job

@@ -59,6 +59,7 @@ class ThreadPool(Pool):
             checkpoint=self,
             interrupt=self.interrupt,
             deadline=self.set_deadline,
+            task=self.task,
             method=self.method,
             parallel=self.workers,
         )

@@ -13,7 +13,7 @@ from tardygrad.runs.settings import Settings
 
 def check_run(method: Method, task: Task, pool: Pool, settings: Settings) -> None:
     """Raise `Invalid` unless method, task, pool and settings fit together."""
-    check_work(pool, method)
+    check_work(pool, method, task)
     check_local_work(task, method)
     if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
         raise Invalid("an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0.")

@@ -142,7 +142,8 @@ class FlowerPool(Pool):
     def features(self) -> Features:
         return Features(
             begin=self.begin, checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end,
-            wire=self.wire, method=self.method, parallel=len(self.nodes.available) or None, opens_data=False,
+            wire=self.wire,
+            task=self.task, method=self.method, parallel=len(self.nodes.available) or None, opens_data=False,
             status=self.missing, startup="waiting for Flower's nodes", no_replay=self.messages.no_replay,
         )  # fmt: skip
 

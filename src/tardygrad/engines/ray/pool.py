@@ -121,7 +121,8 @@ class RayPool(Pool):
     def features(self) -> Features:
         return Features(
             begin=self.begin, checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end,
-            evaluator=self.evaluator, vectors=self.vectors, wire=self.wire, fleet=self.fleet, method=self.method,
+            evaluator=self.evaluator, vectors=self.vectors, wire=self.wire, fleet=self.fleet,
+            task=self.task, method=self.method,
             parallel=self.workers.wanted, processes=self.session.processes, status=self.missing, opens_data=False,
             startup=self.session.startup, asleep=self.fleet_clock.asleep,
         )  # fmt: skip

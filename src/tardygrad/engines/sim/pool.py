@@ -93,7 +93,8 @@ class SimPool(Pool):
     @property
     def features(self) -> Features:
         return Features(
-            begin=self.begin, checkpoint=self, deadline=self.set_deadline, fleet=self.fleet, method=self.method,
+            begin=self.begin, checkpoint=self, deadline=self.set_deadline, fleet=self.fleet,
+            task=self.task, method=self.method,
             parallel=self.parallel, asleep=self._asleep, virtual_clock=True,
         )  # fmt: skip
 

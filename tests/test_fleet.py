@@ -196,7 +196,7 @@ def test_a_setting_that_is_accepted_can_be_drawn_from(make: Any, u: float) -> No
         (lambda: fleet_of(1.0, server_time=math.inf), "`server_time` must be finite and 0 or more, got inf."),
         (lambda: fleet_of(1.0, 1.0).crash(client=2, at=1), "`client` must be between 0 and 1, got Crash("),
         (lambda: fleet_of(1.0).slowed(client=-1, at=1, factor=2), "`client` must be between 0 and 0, got "),
-        (lambda: fleet_of(1.0).paused(client=1, at=1, until=2), "`client` must be between 0 and 0, got "),
+        (lambda: fleet_of(1.0).slowed(client=1, at=1, until=2), "`client` must be between 0 and 0, got "),
         (lambda: fleet_of(1.0).during([(0, 1)], client=1), "`client` must be between 0 and 0, got Available("),
         (
             lambda: fleet_of(1.0).during([(0, 1)], client=0).during([(2, 3)], client=0),
@@ -460,13 +460,13 @@ def test_periods_that_are_no_whole_numbers_do_not_hang(period: float, seconds: f
 
 def test_a_slow_client_arrives_when_finish_says() -> None:
     assert arrivals(fleet_of(4.0).slowed(client=0, at=1, until=3, factor=2), 0, messages=2) == [5.0, 9.0]
-    assert arrivals(fleet_of(4.0).paused(client=0, at=6, until=10), 0, messages=3) == [4.0, 12.0, 16.0]
+    assert arrivals(fleet_of(4.0).slowed(client=0, at=6, until=10), 0, messages=3) == [4.0, 12.0, 16.0]
     assert arrivals(fleet_of(3.0).during([(0, 4)], client=0, period=10), 0, messages=7) == [3.0, 12.0, 21.0]
     assert arrivals(fleet_of(3.0).during([(2, 4), (6, 10)], client=0), 0, messages=7) == [7.0, 10.0]
 
 
 def test_trouble_is_one_clients_own() -> None:
-    fleet = fleet_of(2.0, 2.0).paused(client=0, at=1, until=5).during([(0, 1), (8, 12)], client=1)
+    fleet = fleet_of(2.0, 2.0).slowed(client=0, at=1, until=5).during([(0, 1), (8, 12)], client=1)
     assert arrivals(fleet, 0, messages=6)[:2] == [6.0, 8.0]
     assert arrivals(fleet, 1, messages=9)[:2] == [9.0, 11.0]
 
@@ -590,7 +590,7 @@ def test_a_journey_draws_from_the_jobs_own_stream() -> None:
 
 
 def test_a_journey_that_never_ends_is_cancelled_as_the_windows_close_or_loses_the_client() -> None:
-    fleet = fleet_of(2.0, 2.0, 1e308).during([(0, 1), (4, 5)], client=0).paused(client=1, at=1, until=3)
+    fleet = fleet_of(2.0, 2.0, 1e308).during([(0, 1), (4, 5)], client=0).slowed(client=1, at=1, until=3)
     round_trips = RoundTrips(fleet, 0, 0, 1)
     assert round_trips.due(1, 0, 0, None, now=0.0) == 4.0
     assert round_trips.due(0, 0, 0, None, now=0.0) == 5.0
@@ -671,7 +671,7 @@ def test_a_fleet_is_a_value_and_each_change_makes_a_new_one() -> None:
     changed = (
         fleet.crash(client=0, at=1.0, back=2.0)
         .slowed(client=1, at=3.0, factor=2.0)
-        .paused(client=1, at=1.0, until=2.0)
+        .slowed(client=1, at=1.0, until=2.0)
         .during([(0.0, 4.0)], client=0, period=8.0)
         .faulty(client=1, job=0, sends="nan")
         .faulty(client=1, job=0, sends="twice")

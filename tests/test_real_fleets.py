@@ -112,7 +112,7 @@ def test_random_spells_are_shared_by_a_group_and_change_with_the_seed() -> None:
         time, changes = change, changes + 1
     assert slow / time == pytest.approx(0.2, abs=0.03)  # 5 of 25 s
     assert spells.at(3.0) == Spells(law, 0, seed=0).at(3.0) != Spells(law, 0, seed=1).at(3.0)
-    trips = RoundTrips(TWO.slow_at_times(group="phone", every=20, lasts=5, factor=4), 0, 0, 1)
+    trips = RoundTrips(TWO.plus(SlowSpells("phone", every=20, lasts=5, factor=4)), 0, 0, 1)
     dues = [[trips.due(client, 0, 0, None, now) - now for now in range(200)] for client in (0, 9, 10)]
     assert dues[0] == dues[1] != dues[2]
     assert max(dues[0]) == pytest.approx(4.0)
@@ -125,7 +125,7 @@ def test_a_slow_down_is_of_a_client_or_of_a_group_that_exists() -> None:
     with pytest.raises(tg.Invalid, match="`group` must be one of phone, rack, got 'phones'"):
         TWO.slowed(group="phones", at=0, factor=2)
     with pytest.raises(tg.Invalid, match="SlowSpells needs 0 < every < inf, 0 < lasts < inf and factor > 0"):
-        TWO.slow_at_times(group="phone", every=0, lasts=1, factor=2)
+        SlowSpells("phone", every=0, lasts=1, factor=2)
 
 
 # Days and nights.
@@ -135,8 +135,8 @@ def test_a_diurnal_pattern_has_the_share_awake_at_any_time_of_the_day() -> None:
     fleet = tg.Fleet((tg.Group("phone", 200, tg.Trace((1.0,))),)).diurnal(period=100, awake=0.3)
     for time in (0.0, 25.0, 50.0, 75.0, 110.0):
         assert sum(entry.open_at(time)[0] for entry in fleet.available) == pytest.approx(60, abs=4)
-    together = TWO.diurnal(period=100, awake=0.3, spread=0.0, group="rack", at_end="cancel")
-    assert together.available == tuple(Available(c, ((0.0, 30.0),), 100, "cancel") for c in range(10, 20))
+    together = TWO.diurnal(period=100, awake=0.3, spread=0.0, group="rack")
+    assert together.available == tuple(Available(c, ((0.0, 30.0),), 100) for c in range(10, 20))
     assert Diurnal(awake=1.0).windows(7) == ((0.0, 86_400.0),)
     with pytest.raises(tg.Invalid, match="Diurnal needs 0 < period < inf, 0 < awake <= 1 and 0 <= spread <= 1"):
         Diurnal(awake=0.0)
@@ -164,7 +164,7 @@ def test_a_fleet_says_whether_its_arrivals_depend_on_the_seed() -> None:
     assert not tg.Fleet((tg.Group("a", 1, tg.Integer(2, 2)), tg.Group("none", 0, tg.Exponential(1.0)))).is_random
     random = [
         tg.Fleet.paper(), TWO.dropping(0.1), TWO.linked(tg.Link(sigma=0.1)),
-        TWO.slow_at_times(group="rack", every=9, lasts=1, factor=2),
+        TWO.plus(SlowSpells("rack", every=9, lasts=1, factor=2)),
         tg.Fleet((tg.Group("a", 1, tg.Trace((1.0, 2.0), resample=True)),)), tg.Fleet((tg.Group("a", 1, Coin(1.0)),)),
     ]  # fmt: skip
     assert all(fleet.is_random for fleet in random)
@@ -280,8 +280,8 @@ def test_capacities_and_hours_of_devices_as_fedscale_has_them(tmp_path: Path) ->
         tg.Fleet.trace(capacities)
     hours = {"1": {"active": [10, 50], "inactive": [20, 60], "finish_time": 100, "duration": 20}}
     behaviour = written(tmp_path / "hours.json", json.dumps(hours))
-    awake = fleet.with_availability(AvailabilityFile(str(behaviour), at_end="cancel"))
-    assert awake.available == (Available(1, ((10.0, 20.0), (50.0, 60.0)), 100.0, "cancel"),)
+    awake = fleet.plus(AvailabilityFile(str(behaviour)))
+    assert awake.available == (Available(1, ((10.0, 20.0), (50.0, 60.0)), 100.0),)
 
 
 def test_windows_of_a_file_in_a_spec_are_copied_into_the_record(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_hours_go_to_the_client_of_that_name(
     task_ids: str, fleet_ids: str, rows: str, expected: dict[int, float], tmp_path: Path
 ) -> None:
     hours = AvailabilityFile(str(written(tmp_path / "hours.csv", f"client,start,end\n{rows}")))
-    fleet = replace(fleet_of(1.0, 2.0, 3.0), ids=tuple(fleet_ids)).with_availability(hours)
+    fleet = replace(fleet_of(1.0, 2.0, 3.0), ids=tuple(fleet_ids)).plus(hours)
     task: Any = Named(*task_ids) if task_ids else tg.tasks.quadratic(clients=3)
     assert {number: one.windows[0][1] for number, one in matched(fleet, task).windows.items()} == expected
 
@@ -341,7 +341,7 @@ def test_all_of_it_survives_a_spec_and_a_clock() -> None:
     given = (
         "fleet={kind='groups', groups=[{name='a', clients=40, dropout=0.2, runtime={kind='trace', seconds=[1, 2], "
         "resample=true}}], dropout=0.1, slow_spells=[{group='a', every=5, lasts=1, factor=3}], "
-        "slow=[{group='a', at=1, until=2}], diurnal={period=20, awake=0.7, at_end='cancel'}, link={sigma=0.3}}"
+        "slow=[{group='a', at=1, until=2}], diurnal={period=20, awake=0.7}, link={sigma=0.3}}"
     )
     loaded = spec.load("quadratic", [given])
     fleet = loaded.build().fleet
@@ -355,13 +355,13 @@ def test_all_of_it_survives_a_spec_and_a_clock() -> None:
 def test_hours_that_end_before_they_begin_are_refused(hours: str, tmp_path: Path) -> None:
     (tmp_path / "hours.csv").write_text(f"client,start,end\n0,1,2\n0,{hours}\n", encoding="utf-8")
     with pytest.raises(tg.Invalid, match="a window must have 0 <= start < end"):
-        tg.Fleet.paper(clients=1).with_availability(AvailabilityFile(str(tmp_path / "hours.csv")))
+        tg.Fleet.paper(clients=1).plus(AvailabilityFile(str(tmp_path / "hours.csv")))
 
 
 def test_events_may_name_their_clients() -> None:
     def fleet(a: int | str, b: int | str) -> tg.Fleet:
         plain = tg.Fleet.paper(clients=3).crash(client=b, at=1.0).slowed(client=a, at=0.0, until=2.0, factor=3.0)
-        return plain.during([(0.0, 5.0)], client=a).faulty(client=b, job=0, sends="nan").paused(client=b, at=1, until=2)
+        return plain.during([(0.0, 5.0)], client=a).faulty(client=b, job=0, sends="nan").slowed(client=b, at=1, until=2)
 
     assert fleet("x", "y").numbered(["y", "z", "x"]) == fleet(2, 0)
     with pytest.raises(

@@ -77,8 +77,9 @@ def test_clients_that_contribute_nothing_are_counted(tardygrad: Command) -> None
 def test_jobs_that_end_with_a_window_are_counted(tardygrad: Command) -> None:
     """Client 0 is awake for 1.5 s in 4, and its jobs take 1 s: the second one of each window is cancelled."""
     groups = "fleet={kind='groups', groups=[{name='a', clients=2, runtime={kind='trace', seconds=[1]}}]}"
-    nights = "fleet.available=[{client=0, windows=[[0, 1.5]], period=4, at_end='cancel'}]"
-    how = ["plan", "small.toml", groups, nights, "task.clients=", "method.buffer=1", "run.rounds=50"]
+    nights = "fleet.available=[{client=0, windows=[[0, 1.5]], period=4}]"
+    how = ["plan", "small.toml", groups, nights, "fleet.at_window_end=cancel", "task.clients="]
+    how += ["method.buffer=1", "run.rounds=50"]
     plan = tardygrad(*how, "--json").json
     assert (plan["time"], plan["cancelled"], plan["lost"]) == (40.0, 10, 0)
     assert "cancelled  10 jobs, at the end of a client's window" in tardygrad(*how).out

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tardygrad as tg
+from tardygrad.fleet import SlowSpells
 from tardygrad.runs.record import read_lines
 
 Rng = np.random.Generator
@@ -27,14 +28,15 @@ def random_fleet(rng: Rng) -> tg.Fleet:
     groups = [
         tg.Group(f"group {i}", int(rng.integers(1, 4)), pick(rng, *runtimes), pick(rng, *links)) for i in range(2)
     ]
-    fleet = tg.Fleet(tuple(groups), server_time=pick(rng, 0.0, 0.2), dropout=pick(rng, 0.0, 0.1))
+    at_end = pick(rng, "suspend", "cancel")
+    server_time, dropout = pick(rng, 0.0, 0.2), pick(rng, 0.0, 0.1)
+    fleet = tg.Fleet(tuple(groups), server_time=server_time, dropout=dropout, at_window_end=at_end)
     for client in range(fleet.clients):
-        at_end = pick(rng, "suspend", "cancel", "finish")
         period = pick(rng, 1.0, 7.0, 50.0)
         edges = np.sort(rng.uniform(0, period, size=pick(rng, 0, 2, 4))).tolist()
         windows = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > 0.01]
         if windows:
-            fleet = fleet.during(windows, client=client, period=period, at_end=at_end)
+            fleet = fleet.during(windows, client=client, period=period)
         if rng.random() < 0.3:
             at = float(rng.uniform(0, 30))
             fleet = fleet.crash(client=client, at=at, back=at + float(rng.uniform(0.1, 20)))
@@ -45,7 +47,7 @@ def random_fleet(rng: Rng) -> tg.Fleet:
         if rng.random() < 0.2:
             fleet = fleet.faulty(client=client, job=int(rng.integers(4)), sends=pick(rng, "nan", "twice"))
     if rng.random() < 0.3:
-        fleet = fleet.slow_at_times(group="group 0", every=5.0, lasts=3.0, factor=4.0)
+        fleet = fleet.plus(SlowSpells("group 0", every=5.0, lasts=3.0, factor=4.0))
     return fleet
 
 

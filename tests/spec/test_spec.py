@@ -129,7 +129,7 @@ def test_a_fleet_of_groups_with_everything_that_goes_wrong(small: Path) -> None:
     assert [group.runtime for group in fleet.groups] == runtimes
     assert fleet.groups[0].link == tg.Link(latency=0.1, down=1e6)
     other = tg.Fleet(fleet.groups, server_time=0.1).crash(client=0, at=3).crash(client=1, at=3, back=9)
-    other = other.paused(client=2, at=1, until=2).during([(0, 5), (6, 7)], client=3, period=10)
+    other = other.slowed(client=2, at=1, until=2).during([(0, 5), (6, 7)], client=3, period=10)
     assert fleet == other.faulty(client=4, job=0, sends="nan").faulty(client=4, job=0, sends="twice")
     assert spec.parse(json.loads(json.dumps(loaded.resolved(), allow_nan=False))).build().fleet == fleet
 

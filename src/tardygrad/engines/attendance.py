@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from heapq import heapify
 
-from tardygrad.core.messages import Asleep, AtEnd, Awake, Joined, Lost, Message
+from tardygrad.core.messages import Asleep, Awake, Joined, Lost, Message
 from tardygrad.fleet import Crash, Fleet
 
 DROPS, SLEEPS, WAKES, LOST, JOINED = -5, -4, -3, -2, -1
@@ -23,9 +23,7 @@ class Attendance:
 
     def __init__(self, fleet: Fleet) -> None:
         self.available = fleet.windows
-        self.at_end: dict[int, AtEnd] = {
-            client: available.at_end or fleet.at_window_end for client, available in fleet.windows.items()
-        }
+        self.at_end = fleet.at_window_end
         self._away: dict[int, list[Crash]] = {}
         for away in fleet.absences:
             self._away.setdefault(int(away.client), []).append(away)
@@ -87,9 +85,8 @@ class Attendance:
             if self._woken is not None:
                 self._woken.add(client)
             return Awake(client)
-        at_end = self.at_end[client]
-        last = at_end == "suspend" and not self.following(entry)  # no window in which the job could go on
-        return Asleep(client, "cancel" if last else at_end)
+        last = not self.following(entry)  # no window in which the job could go on
+        return Asleep(client, "cancel" if last else self.at_end)
 
     def returns(self, client: int, time: float) -> Joined | Asleep:
         """How a client comes back that was lost: ready for jobs, or asleep."""

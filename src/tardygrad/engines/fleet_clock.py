@@ -153,12 +153,11 @@ class RoundTrips:
             return now + down + seconds + up
         slow, windows = self._slow.get(client, ()), self.attendance.available.get(client)
         spells = self._spells_of(client, seed) if client in self._shared else ()
-        if windows is None or self.attendance.at_end[client] == "suspend":
+        if windows is None or self.attendance.at_end == "suspend":
             return finish(now + down, seconds, slow, windows, spells) + up
         due = finish(now + down, seconds, slow, None, spells) + up
         is_open, change = windows.next_change(now)
-        in_time = (is_open and due <= change) or self.attendance.at_end[client] == "finish"
-        return due if in_time else math.inf
+        return due if is_open and due <= change else math.inf
 
     def _varied(self, client: int, serial: int, seed: int) -> tuple[float, float]:
         """The seconds of a job's two messages on a link whose bandwidth varies."""
@@ -185,8 +184,7 @@ class RoundTrips:
         windows = self.attendance.available.get(client)
         if windows is None or windows.next_change(now)[1] == math.inf:
             return True
-        at_end = self.attendance.at_end[client]
-        return at_end == "finish" or (at_end == "suspend" and windows.period is not None)
+        return self.attendance.at_end == "suspend" and windows.period is not None
 
 
 def corrupt(update: Update) -> Update:

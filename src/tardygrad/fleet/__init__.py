@@ -7,9 +7,9 @@ from tardygrad.fleet.events import Fault as Fault
 from tardygrad.fleet.events import Slow as Slow
 from tardygrad.fleet.events import SlowSpells as SlowSpells
 from tardygrad.fleet.fleet import Fleet as Fleet
+from tardygrad.fleet.fleet import Group as Group
+from tardygrad.fleet.fleet import Link as Link
 from tardygrad.fleet.fleet import Stragglers as Stragglers
-from tardygrad.fleet.groups import Group as Group
-from tardygrad.fleet.groups import Link as Link
 from tardygrad.fleet.runtimes import Distribution as Distribution
 from tardygrad.fleet.runtimes import Exponential as Exponential
 from tardygrad.fleet.runtimes import Integer as Integer

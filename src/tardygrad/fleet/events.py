@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from tardygrad.core.messages import AtEnd
 from tardygrad.errors import checked_class
 from tardygrad.fleet.runtimes import check_rule
 
@@ -82,7 +81,6 @@ class Diurnal:
     awake: float = 0.5
     spread: float = 1.0
     group: str | None = None
-    at_end: AtEnd | None = None
 
     def __post_init__(self) -> None:
         valid = 0 < self.period < math.inf and 0 < self.awake <= 1 and 0 <= self.spread <= 1
@@ -105,14 +103,12 @@ class Available:
     """The client, given by its number or name, is available only inside these windows, repeated every `period` seconds
     if that is given.
 
-    Outside of them it is asleep: it gets no job. `at_end` says what happens to a job that a window's end finds
-    unfinished; None: what the fleet's `at_window_end` says.
+    Outside of them it is asleep: it gets no job.
     """
 
     client: int | str
     windows: tuple[tuple[float, float], ...]
     period: float | None = None
-    at_end: AtEnd | None = None
 
     def __post_init__(self) -> None:
         edges = [edge for window in self.windows for edge in window]

@@ -7,24 +7,73 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from tardygrad.core.messages import AtEnd
 from tardygrad.core.recipe import remembers_call
 from tardygrad.errors import Invalid, check_integer, checked_call, checked_class, nearest
 from tardygrad.fleet.events import Available, Crash, Diurnal, Fault, Sends, Slow, SlowSpells
-from tardygrad.fleet.groups import Group, Link, check_dropout
-from tardygrad.fleet.runtimes import Integer, Trace, Uniform, is_random
+from tardygrad.fleet.runtimes import Distribution, Integer, Runtime, Trace, Uniform, check_rule, is_random
 from tardygrad.fleet.table import fleet_table
 from tardygrad.fleet.traces import AvailabilityFile, Columns, listed, read_devices, read_windows
 
 E = TypeVar("E", Crash, Slow, Available, Fault)
+
+FleetEvent = Crash | Slow | SlowSpells | Available | Diurnal | AvailabilityFile | Fault
+"""What can happen to clients; see `Fleet.plus`."""
+
+FIELDS = {Crash: "crashes", Slow: "slow", SlowSpells: "slow_spells", Available: "available", Fault: "faults"}
+"""The field of a fleet that holds events of a type."""
+
+AtWindowEnd = Literal["suspend", "cancel"]
+"""What happens to a job that is unfinished when its client falls asleep."""
 
 MOST_CLIENTS = 10**8
 MOST_SHOWN = 8  # groups in the text of a fleet
 
 Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
+
+
+@checked_class
+@dataclass(frozen=True)
+class Link:
+    """The network between a client and the server: latency in seconds each way, bytes per second down and up.
+
+    With a `sigma` the bandwidth varies: each message has that of the link times exp(Normal(0, sigma²)).
+    """
+
+    latency: float = 0.0
+    down: float = math.inf
+    up: float = math.inf
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        valid = 0 <= self.latency < math.inf and self.down > 0 and self.up > 0
+        check_rule(valid, self, "0 <= latency < inf, down > 0, up > 0")
+        check_rule(0 <= self.sigma < math.inf, self, "0 <= sigma < inf")
+
+
+@checked_class
+@dataclass(frozen=True)
+class Group:
+    """Clients of one class, with the same runtime, link and dropout; None: that of the fleet."""
+
+    name: str
+    clients: int
+    runtime: Distribution | Runtime
+    link: Link = Link()
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("clients", self.clients, 0)
+        if self.dropout is not None:
+            check_dropout(self.dropout)
+
+
+def check_dropout(value: float) -> None:
+    """Raise `Invalid` unless the value can be a dropout."""
+    if not 0 <= value < 1:
+        raise Invalid(f"`dropout` must be a probability, 0 or more and below 1, got {value!r}.")
 
 
 @checked_class
@@ -38,11 +87,10 @@ class Fleet:
         crashes: when clients are lost, each with `client`, `at` and, if the client comes back, `back`.
         slow: slow-downs, each with `client` or `group`, `at`, `until` and `factor`; a factor of inf is a pause.
         available: when clients are available, each with `client` (its number, or its name), `windows` (pairs of start
-            and end) and, if they repeat, `period`; outside of its windows a client is asleep and gets no job. `at_end`,
-            if given, replaces `at_window_end` for this client.
+            and end) and, if they repeat, `period`; outside of its windows a client is asleep and gets no job.
         faults: faulty jobs, each with `client`, `job` (its number, from 0) and `sends`: "nan" or "twice".
         at_window_end: what happens to a job that is unfinished when its client's window ends: "suspend" continues it in
-            the next window, "cancel" loses it, "finish" lets the client finish it first.
+            the next window, "cancel" loses it.
         dropout: probability that a job is lost, at a random time of its duration; its client is then free for another.
         slow_spells: slow-downs that the clients of a group share at random times, each with `group`, `every` (mean
             seconds between two), `lasts` (mean seconds) and `factor`.
@@ -50,8 +98,6 @@ class Fleet:
 
     >>> Fleet.paper(clients=40, stragglers="large").classes[16:18]
     ('small', 'medium')
-    >>> print(Fleet.paper().crash(client=3, at=10.0).diurnal(awake=0.4))
-    40 clients: 17 small, 12 medium, 11 large; with crashes, available
     """
 
     groups: tuple[Group, ...]
@@ -60,7 +106,7 @@ class Fleet:
     slow: tuple[Slow, ...] = ()
     available: tuple[Available, ...] = ()
     faults: tuple[Fault, ...] = ()
-    at_window_end: AtEnd = "suspend"
+    at_window_end: AtWindowEnd = "suspend"
     dropout: float = 0.0
     slow_spells: tuple[SlowSpells, ...] = ()
     ids: tuple[str, ...] = ()
@@ -143,21 +189,6 @@ class Fleet:
             for each in devices.values()
         ]
         return cls(tuple(groups), ids=tuple(devices) if keep_ids else ())
-
-    @checked_call
-    def with_availability(self, availability: AvailabilityFile) -> Fleet:
-        """The same fleet, with the windows of a file.
-
-        Args:
-            availability: when clients are available: `path` of a CSV or JSON file, names of its columns `client`,
-                `start` and `end`, `period` if the windows repeat, and `at_end`.
-        """
-        entries = [
-            Available(name, windows, period or availability.period, availability.at_end)
-            for name, (windows, period) in read_windows(availability).items()
-        ]
-        fleet = replace(self, available=(*self.available, *entries))
-        return fleet.numbered(self.ids) if self.ids else fleet
 
     def numbered(self, ids: Sequence[str] | None) -> Fleet:
         """The same fleet, with windows and other events by the numbers of clients rather than by their names.
@@ -282,10 +313,35 @@ class Fleet:
         """The jobs (client, serial) with this kind of fault."""
         return frozenset((int(fault.client), fault.job) for fault in self.faults if fault.sends == kind)
 
+    def plus(self, *events: FleetEvent) -> Fleet:
+        """The same fleet, where these things happen too.
+
+        >>> print(Fleet.paper().plus(Crash(3, at=10.0), Diurnal(awake=0.4)))
+        40 clients: 17 small, 12 medium, 11 large; with crashes, available
+        """
+        fleet = self
+        for event in events:
+            if isinstance(event, AvailabilityFile):
+                windows = read_windows(event).items()
+                new = [Available(name, each, period or event.period) for name, (each, period) in windows]
+                fleet = replace(fleet, available=(*fleet.available, *new))
+                fleet = fleet.numbered(fleet.ids) if fleet.ids else fleet
+            elif isinstance(event, Diurnal):
+                members = fleet.members(event.group)
+                fleet = fleet.plus(*(Available(client, event.windows(client), event.period) for client in members))
+            elif not isinstance(event, tuple(FIELDS)):
+                known = ", ".join(kind.__name__ for kind in (*FIELDS, Diurnal, AvailabilityFile))
+                raise Invalid(f"an event of a fleet must be one of {known}, got {event!r}.")
+            else:
+                field = FIELDS[type(event)]
+                changes: dict[str, Any] = {field: (*getattr(fleet, field), event)}
+                fleet = replace(fleet, **changes)
+        return fleet
+
     @checked_call
     def crash(self, *, client: int | str, at: float, back: float | None = None) -> Fleet:
         """The same fleet, with another crash."""
-        return replace(self, crashes=(*self.crashes, Crash(client, at, back)))
+        return self.plus(Crash(client, at, back))
 
     @checked_call
     def slowed(
@@ -295,51 +351,29 @@ class Fleet:
         group: str | None = None,
         at: float,
         until: float = math.inf,
-        factor: float,
+        factor: float = math.inf,
     ) -> Fleet:
-        """The same fleet, with another slow-down, of a client or of a whole group."""
-        return replace(self, slow=(*self.slow, Slow(client, at, until, factor, group)))
-
-    @checked_call
-    def slow_at_times(self, *, group: str, every: float, lasts: float, factor: float) -> Fleet:
-        """The same fleet, where the clients of a group are slow together at random times; see `SlowSpells`."""
-        return replace(self, slow_spells=(*self.slow_spells, SlowSpells(group, every, lasts, factor)))
+        """The same fleet, with another slow-down, of a client or of a whole group; a factor of inf is a pause."""
+        return self.plus(Slow(client, at, until, factor, group))
 
     @checked_call
     def diurnal(
-        self,
-        *,
-        period: float = 86_400.0,
-        awake: float = 0.5,
-        spread: float = 1.0,
-        group: str | None = None,
-        at_end: AtEnd | None = None,
+        self, *, period: float = 86_400.0, awake: float = 0.5, spread: float = 1.0, group: str | None = None
     ) -> Fleet:
-        """The same fleet, with windows that repeat every day: outside of them, clients are asleep.
-
-        Args:
-            period: seconds of a day.
-            awake: share of the day that each client is awake.
-            spread: windows begin at times spread evenly over this share of the day, in no order of the clients:
-                0 is the same time for all, 1 any time.
-            group: only the clients of this group.
-            at_end: what happens to a job that is unfinished when its client's window ends; None: `at_window_end`.
-        """
-        return self.with_diurnal(Diurnal(period, awake, spread, group, at_end))
+        """The same fleet, with windows that repeat every day; see `Diurnal`."""
+        return self.plus(Diurnal(period, awake, spread, group))
 
     @checked_call
-    def with_diurnal(self, diurnal: Diurnal) -> Fleet:
-        """The same fleet, with the windows of a pattern.
+    def during(
+        self, windows: Sequence[tuple[float, float]], *, client: int | str, period: float | None = None
+    ) -> Fleet:
+        """The same fleet, where one client is available only inside the windows."""
+        return self.plus(Available(client, tuple(windows), period))
 
-        Args:
-            diurnal: windows that repeat, with `period`, `awake` (a share of it), `spread` of their beginnings (a share
-                of it), `group` and `at_end`.
-        """
-        windows = [
-            Available(client, diurnal.windows(client), diurnal.period, diurnal.at_end)
-            for client in self.members(diurnal.group)
-        ]
-        return replace(self, available=(*self.available, *windows))
+    @checked_call
+    def faulty(self, *, client: int | str, job: int, sends: Sends) -> Fleet:
+        """The same fleet, with another job that returns NaN, or returns twice."""
+        return self.plus(Fault(client, job, sends))
 
     @checked_call
     def dropping(self, dropout: float) -> Fleet:
@@ -347,34 +381,8 @@ class Fleet:
         return replace(self, dropout=dropout)
 
     @checked_call
-    def paused(self, *, client: int | str, at: float, until: float) -> Fleet:
-        """The same fleet, with another pause."""
-        return replace(self, slow=(*self.slow, Slow(client, at, until)))
-
-    @checked_call
-    def during(
-        self,
-        windows: Sequence[tuple[float, float]],
-        *,
-        client: int | str,
-        period: float | None = None,
-        at_end: AtEnd | None = None,
-    ) -> Fleet:
-        """The same fleet, where one client is available only inside the windows."""
-        return replace(self, available=(*self.available, Available(client, tuple(windows), period, at_end)))
-
-    @checked_call
-    def faulty(self, *, client: int | str, job: int, sends: Sends) -> Fleet:
-        """The same fleet, with another job that returns NaN, or returns twice."""
-        return replace(self, faults=(*self.faults, Fault(client, job, sends)))
-
-    @checked_call
     def linked(self, link: Link) -> Fleet:
-        """The same fleet, with every client behind the given link.
-
-        Args:
-            link: latency and bandwidth of every client.
-        """
+        """The same fleet, with every client behind the given link."""
         return replace(self, groups=tuple(replace(group, link=link) for group in self.groups))
 
 

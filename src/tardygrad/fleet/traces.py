@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad.core.messages import AtEnd
 from tardygrad.errors import Invalid, check_integer, checked_class
 
 TRAINING = 3.0  # times the seconds of a forward pass, as FedScale has it
@@ -54,7 +53,6 @@ class AvailabilityFile:
     start: str = "start"
     end: str = "end"
     period: float | None = None
-    at_end: AtEnd | None = None
 
 
 def read_devices(path: Path, columns: Columns, samples: int | None) -> dict[str, Device]:

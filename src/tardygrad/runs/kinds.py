@@ -40,8 +40,8 @@ FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds", "grid")
 
 FLEET_KEYS: dict[str, tuple[type, Make]] = {
     "link": (Link, Fleet.linked),
-    "diurnal": (Diurnal, Fleet.with_diurnal),
-    "availability": (AvailabilityFile, Fleet.with_availability),
+    "diurnal": (Diurnal, Fleet.plus),
+    "availability": (AvailabilityFile, Fleet.plus),
 }
 """Keys of [fleet] besides a fleet's own: the class of their tables, and the method that changes the fleet."""
 

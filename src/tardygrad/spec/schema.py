@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
@@ -49,8 +50,8 @@ def schema() -> Schema:
 def described_keys(table: str, make: Make) -> dict[str, str]:
     """What each key of a table means."""
     common = {"method": described(Method), "fleet": described(Fleet)}.get(table, {})
-    for _, change in FLEET_KEYS.values() if table == "fleet" else ():
-        common |= described(change)
+    for key, (kind, _) in FLEET_KEYS.items() if table == "fleet" else ():
+        common[key] = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
     return common | described(make)
 
 

@@ -86,12 +86,12 @@ pictures: .venv/developed  ## draw the pictures of docs/glossary.md
 	$(BIN)/python tools/pictures.py
 
 reproduce: .venv/installed  ## reproduce the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
-	$(BIN)/tardygrad reproduce clock --page docs/reproduction.md
-	$(BIN)/tardygrad reproduce timeline --page docs/reproduction.md
-	$(BIN)/tardygrad reproduce claims --fast --page docs/reproduction.md
+	$(BIN)/python -m experiments.clock --page docs/reproduction.md
+	$(BIN)/python -m experiments.figure1 --page docs/reproduction.md
+	$(BIN)/python -m experiments.claims --fast --page docs/reproduction.md
 
 baselines: .venv/installed  ## compare Clip² with its relatives, all tuned equally: docs/baselines.md, in some four hours on two cores, less what is stored
-	$(BIN)/tardygrad reproduce baselines --page docs/baselines.md
+	$(BIN)/python -m experiments.baselines --page docs/baselines.md
 
 clean:  ## remove what the targets created
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -195,7 +195,9 @@ def test_every_verb_has_a_section_with_its_options_and_every_section_a_verb() ->
 
 
 def test_commands_that_the_docs_mention_exist() -> None:
-    text = "\n".join(page.read_text("utf-8") for page in PAGES)
+    text = "\n".join(
+        page.read_text("utf-8") for page in PAGES if page.name != "CHANGELOG.md"
+    )  # which tells of old ones
     first = {verb.split()[0] for verb in verbs()}
     for verb in re.findall(r"(?:`|^|\$ )tardygrad ([a-z]+)", text, re.MULTILINE):
         assert verb in first

@@ -26,13 +26,17 @@ LAYERS = [
     {"runs"},
     {"spec", "results"},
     {"sweeps", "doctor"},
-    {"report", "reproduce", "flower"},
+    {"report", "flower"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(SOURCE.rglob("*.py"))
 COMMAND_FILES = sorted((SOURCE.parent / "tardygrad_command").rglob("*.py"))
-SCRIPTS = [path for folder in ("tools", "benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
+SCRIPTS = [
+    path
+    for folder in ("tools", "benchmarks", "examples", "experiments")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 
 
 def imports(path: Path) -> set[str]:

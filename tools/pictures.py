@@ -12,8 +12,8 @@ from typing import Any
 
 import altair as alt
 
+from experiments.figure1 import BUFFER, panel, timeline
 from tardygrad.core.method import Mode
-from tardygrad.reproduce.timeline import BUFFER, panel, timeline
 from tardygrad.results.theme import BLACK, COLOURS, image_style, write
 from tardygrad.runs.events import Arrival, Dispatch, read_events
 from tardygrad.runs.record import read_lines

@@ -1,6 +1,6 @@
 """The command `tardygrad` without the library, so that help and usage errors appear at once.
 
-`commands` and `reproduce` declare the commands. Their code is in `tardygrad.cli`, which is imported when one is called.
+`commands` declares the commands. Their code is in `tardygrad.cli`, which is imported when one is called.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands of `tardygrad`, except `reproduce`: names, options and help. Their code is in `tardygrad.cli`."""
+"""The commands of `tardygrad`: names, options and help. Their code is in `tardygrad.cli`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from tardygrad_command import quiet_interrupt, reproduce
+from tardygrad_command import quiet_interrupt
 from tardygrad_command.completion import complete_spec, shipped_specs
 from tardygrad_command.options import (
     JOBS,
@@ -295,6 +295,3 @@ def specs(json: bool = JSON, schema: bool = flag("--schema", "Print the JSON sch
     for name, text in texts.items():
         table.add_row(escape(name), escape(text))
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
-
-
-app.add_typer(reproduce.app)

@@ -244,7 +244,7 @@ def test_words_that_no_path_can_have_are_refused(word: str, tardygrad: Command) 
 
 def test_a_directory_in_place_of_a_figure_is_refused(tardygrad: Command) -> None:
     Path("folder.svg").mkdir()
-    _refused(tardygrad("reproduce", "timeline", "--out", "folder.svg"), "must be a file, and is a directory")
+    _refused(tardygrad("tail", "quadratic", "--figure", "folder.svg"), "must be a file")
     assert list(Path().glob("*.draft")) == []
 
 

@@ -36,7 +36,7 @@ def completed(*words: str) -> list[str]:
 
 @pytest.mark.skipif(not (BIN / "tardygrad").exists(), reason="the command is not installed beside Python")
 def test_bash_completes_commands_options_specs_and_keys() -> None:
-    assert completed("tardygrad", "re") == ["resume", "replay", "report", "reproduce"]
+    assert completed("tardygrad", "re") == ["resume", "replay", "report"]
     assert completed("tardygrad", "run", "c") == ["causal_lm", "cifar10"]
     assert completed("tardygrad", "demo", "--o") == ["--out", "--open"]
     assert completed("tardygrad", "run", "digits", "method.local_s") == ["method.local_steps="]

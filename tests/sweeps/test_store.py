@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.trials import ClaimTrial
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.reproduce.trials import ClaimTrial
 from tardygrad.runs.record import exclusive
 from tardygrad.spec import spec
 from tardygrad.sweeps import store
@@ -138,7 +138,7 @@ def test_a_directory_in_place_of_a_result_is_said_before_the_run(
 LONG = """
 import sys
 from pathlib import Path
-from tardygrad.reproduce.trials import ClaimTrial
+from experiments.trials import ClaimTrial
 from tardygrad.sweeps.store import Store
 
 runs = [ClaimTrial("Clip²", rounds=10).at(lr=1.0, clip=0.003).run(seed) for seed in range(200)]

@@ -1,0 +1,310 @@
+"""The paper's own regime: every method fine-tunes pretrained transformers on a fleet.
+
+What is run, how settings are chosen and the rules of the verdicts are in regime.toml, which was written before the
+runs; it lists later changes. Settings are chosen by successive halving, on validation rows and with a seed that is
+used for nothing else; results are on test rows.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tardygrad.core.method import Mode
+from tardygrad.errors import Invalid
+from tardygrad.runs.record import Row
+from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
+
+Values = dict[str, Any]
+"""Settings of a table of a spec, by name."""
+
+_ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the others only if updates are late
+
+
+@dataclass(frozen=True)
+class RegimeWorkload:
+    """A task with a pretrained model, and how long it is trained."""
+
+    name: str
+    title: str
+    task: Values
+    clients: int  # N
+    rounds: int  # T
+    method: Values  # settings of every method, unless it has its own `local_steps`
+    seconds: dict[str, float]  # CPU seconds of an `update` and of an `evaluation`, measured with one thread
+    folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
+    rungs: list[int] = field(default_factory=list)  # rounds of its trials; empty: those of the plan
+    grids: dict[str, Values] = field(default_factory=dict)  # of methods with another grid for this workload
+    score: str = "accuracy"  # which of the task's scores is shown
+
+
+@dataclass(frozen=True)
+class MethodGrid:
+    """A method and the settings to choose from."""
+
+    name: str
+    settings: Values
+    grid: dict[str, list[float]]
+    buffered: bool = True  # False: every update is a round
+
+    def points(self) -> list[Values]:
+        """Every point of the grid."""
+        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+
+
+class Line(NamedTuple):
+    """A line of a table: a method on a workload and a fleet, with its chosen settings or a change to them."""
+
+    part: str
+    workload: str
+    stragglers: str
+    mode: Mode
+    method: str
+    change: str = ""  # label of the change
+    tuned: bool = False  # whether the settings are chosen with the change
+
+
+@dataclass(frozen=True)
+class RegimePart:
+    """A table: which lines are run with every seed."""
+
+    name: str
+    title: str
+    workloads: list[str]
+    fleets: list[str]
+    modes: list[Mode]
+    methods: list[str]
+    seeds: list[int]
+    tails: list[int] = field(default_factory=list)  # rounds after which the tails of gradients are measured
+    changes: dict[str, Values] = field(default_factory=lambda: {"": {}})  # by label; keys are dotted
+    tuned: bool = False  # whether settings are chosen for each change; else the changes are made to the chosen ones
+
+    def lines(self) -> Iterator[Line]:
+        """Every line. SD and DC do nothing in synchronous rounds, so these variants are left out there."""
+        for workload, fleet, mode, method, change in product(
+            self.workloads, self.fleets, self.modes, self.methods, self.changes
+        ):
+            if mode != "sync" or not method.startswith(_ONLY_IF_LATE):
+                yield Line(self.name, workload, fleet, mode, method, change, self.tuned)
+
+    def with_unchanged(self) -> list[Line]:
+        """The lines; each line with a change follows the unchanged line of the part `cells`."""
+        lines = [
+            (line._replace(part="cells", change="", tuned=False), line) if line.change else (line,)
+            for line in self.lines()
+        ]
+        return list(dict.fromkeys(line for pair in lines for line in pair))
+
+
+@dataclass(frozen=True)
+class RegimePlan:
+    """Everything that is run."""
+
+    buffer: int  # M
+    tuning_seed: int
+    rungs: list[int]  # rounds
+    workloads: dict[str, RegimeWorkload]
+    methods: dict[str, MethodGrid]
+    parts: dict[str, RegimePart]
+    claims: dict[str, dict[str, str]]  # what the paper says, and the rule
+
+    @classmethod
+    def read(cls, text: str) -> RegimePlan:
+        """A plan from TOML."""
+        raw = tomllib.loads(text)
+        parts = {}
+        for name, table in raw["part"].items():
+            changes = {change.pop("label"): change for change in table.pop("changes", [])} or {"": {}}
+            parts[name] = RegimePart(name=name, changes=changes, **{"seeds": raw["seeds"]} | table)
+        return cls(
+            buffer=raw["buffer"],
+            tuning_seed=raw["tuning_seed"],
+            rungs=raw["rungs"],
+            workloads={name: RegimeWorkload(name, **table) for name, table in raw["workload"].items()},
+            methods={name: MethodGrid(name, **table) for name, table in raw["method"].items()},
+            parts=parts,
+            claims=raw["claim"],
+        )
+
+    def rungs_of(self, line: Line) -> list[int]:
+        """The rounds of the trials of a line's workload."""
+        return self.workloads[line.workload].rungs or self.rungs
+
+    def method(self, line: Line) -> MethodGrid:
+        """The method of a line, with the grid of its workload."""
+        return replace(self.methods[line.method], **self.workloads[line.workload].grids.get(line.method, {}))
+
+    def lines(self) -> list[Line]:
+        """Every line in the order of the runs: by workload, and within a workload the slower fleet first."""
+        every = [line for part in self.parts.values() for line in part.lines()]
+        workloads, fleets = list(self.workloads), ("large", "mild")
+        return sorted(every, key=lambda line: (workloads.index(line.workload), fleets.index(line.stragglers)))
+
+    def quick(self) -> RegimePlan:
+        """The cells of the first workload on the slower fleet, with one seed."""
+        cells = self.parts["cells"]
+        part = replace(cells, workloads=cells.workloads[:1], fleets=["large"], seeds=cells.seeds[:1])
+        return replace(self, parts={"cells": part})
+
+    def only_workload(self, workload: str) -> RegimePlan:
+        """The parts of one workload."""
+        parts = {
+            name: replace(part, workloads=[workload]) for name, part in self.parts.items() if workload in part.workloads
+        }
+        return replace(self, parts=parts)
+
+    def folders(self) -> list[str]:
+        """The folders below --data that its workloads need."""
+        used = [self.workloads[name] for part in self.parts.values() for name in part.workloads]
+        return list(dict.fromkeys(folder for workload in used for folder in workload.folders.values()))
+
+    def only(self, parts: list[str]) -> RegimePlan:
+        """The plan with these parts."""
+        return replace(self, parts={name: self.parts[name] for name in parts})
+
+
+@cache
+def plan() -> RegimePlan:
+    """The plan of the paper's regime."""
+    return RegimePlan.read(Path(__file__).with_name("regime.toml").read_text(encoding="utf-8"))
+
+
+class _Trials(NamedTuple):
+    """The trials of a method, by rung, and the best point of its grid; None while trials are missing."""
+
+    rungs: list[list[PlannedRun]]
+    best: Values | None = None
+
+
+class Regime:
+    """A plan and its results.
+
+    Args:
+        data: the folder with the workloads' data; None: only stored runs are read.
+        known_choices: settings that are chosen already, by workload, mode and method.
+    """
+
+    def __init__(
+        self, plan: RegimePlan, store: Store, data: Path | None = None, known_choices: Mapping[str, Values] = {}
+    ) -> None:
+        self.plan, self.store, self.data, self.known_choices = plan, store, data, known_choices
+
+    def wanted(self) -> list[PlannedRun]:
+        """The runs known so far, in order; their results decide which others follow."""
+        return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line).rungs[-1])
+
+    def all_runs(self, line: Line) -> list[PlannedRun]:
+        """The trials and runs of a line that are known so far, done or not."""
+        return self.unique(self.trials(line) + self.runs(line))
+
+    def trials(self, line: Line) -> list[PlannedRun]:
+        """The trials of a line's workload, mode and method that are known so far, done or not."""
+        rungs = [] if tuning_key(line) in self.known_choices else self._trials(line).rungs
+        return [run for rung in rungs for run in rung]
+
+    def unique(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+        """The runs without repetitions."""
+        return list({self.store.path(run): run for run in runs}.values())
+
+    def with_plan(self, plan: RegimePlan) -> Regime:
+        """The same results for another plan, with the settings that this one has chosen."""
+        return Regime(plan, self.store, self.data, self.every_choice())
+
+    def runs(self, line: Line) -> list[PlannedRun]:
+        """The runs of a line, one for each seed; none while its settings are not chosen."""
+        settings = self.chosen(line)
+        if settings is None:
+            return []
+        part = self.plan.parts[line.part]
+        runs = [self._run(line, settings, seed, part.changes[line.change]) for seed in part.seeds]
+        return [run._replace(name=f"tails-{run.name}", tails=part.tails) for run in runs] if part.tails else runs
+
+    def results(self, line: Line) -> dict[int, StoredResult]:
+        """The results of a line's finished runs, by seed."""
+        found = {run.spec["run"]["seed"]: self.store.result(run) for run in self.runs(line)}
+        return {seed: result for seed, result in found.items() if result}
+
+    def chosen(self, line: Line) -> Values | None:
+        """The best settings of a line's workload, mode and method; None while trials are missing."""
+        return self.known_choices.get(tuning_key(line)) or self._trials(line).best
+
+    def every_choice(self) -> dict[str, Values]:
+        """The settings chosen so far, by workload, mode and method."""
+        lines = self.plan.lines()
+        return {tuning_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
+
+    def summaries(self) -> list[Row]:
+        """The finished runs, as `Store.summary` has them."""
+        runs = self.unique(run for line in self.plan.lines() for run in self.all_runs(line))
+        return [self.store.summary(run) for run in runs if self.store.result(run)]
+
+    def _trials(self, line: Line) -> _Trials:
+        """A rung keeps the better half of the trials of the one before; those that did not finish rank last."""
+        cell = line._replace(stragglers="large", mode=_tuned_mode(line))
+        change = self.plan.parts[line.part].changes[line.change] if line.tuned else {}
+        points = self.plan.method(line).points()
+        rungs = list[list[PlannedRun]]()
+        for rounds in self.plan.rungs_of(line):
+            trials = [
+                self._run(
+                    cell, point, self.plan.tuning_seed, change | {"run.rounds": rounds, "task.score_on": "validation"}
+                )
+                for point in points
+            ]
+            rungs.append(trials)
+            results = [result for run in trials if (result := self.store.result(run))]
+            if len(results) < len(trials):
+                return _Trials(rungs)
+            order = sorted(range(len(points)), key=lambda number: results[number].merit, reverse=True)
+            points = [points[number] for number in order[: (len(points) + 1) // 2]]
+        return _Trials(rungs, points[0])
+
+    def _run(self, line: Line, point: Values, seed: int, change: Values) -> PlannedRun:
+        workload, method = self.plan.workloads[line.workload], self.plan.method(line)
+        buffer = {"buffer": self.plan.buffer} if method.buffered else {}
+        local = {} if "local_steps" in method.settings else workload.method
+        spec: Values = {
+            "task": {"clients": workload.clients, **workload.task, **self._folders(workload)},
+            "fleet": {"kind": "paper", "stragglers": line.stragglers},
+            "method": {**method.settings, **local, **buffer, **point, "mode": line.mode},
+            "engine": {"kind": "sim"},
+            "run": {"rounds": workload.rounds, "seed": seed},
+        }
+        for path, value in deepcopy(change).items():
+            table, _, name = path.rpartition(".")
+            (spec[table] if table else spec)[name] = value
+        rounds = self.plan.buffer * spec["run"]["rounds"] // spec["method"].get("buffer", 1)
+        every = rounds if "task.score_on" in change else max(rounds // 5, 1)
+        spec["run"] |= {"rounds": rounds, "evaluate_every": every, "checkpoint_every": rounds}
+        name = "-".join((line.workload, line.mode, line.method, line.stragglers, f"seed{seed}"))
+        return PlannedRun(name, spec, workload.score)
+
+    def _folders(self, workload: RegimeWorkload) -> Values:
+        if self.data is None:
+            return dict.fromkeys(workload.folders, "")
+        found = {name: self.data / folder for name, folder in workload.folders.items()}
+        if missing := [f"{path.name}/" for path in found.values() if not path.is_dir()]:
+            raise Invalid(f"`--data` must be a folder with {', '.join(missing)}, got {str(self.data)!r}.")
+        return {name: str(path.resolve()) for name, path in found.items()}
+
+
+def _tuned_mode(line: Line) -> Mode:
+    """The mode in which a line's settings are chosen: sync for itself, client-centric for both asynchronous modes."""
+    return "sync" if line.mode == "sync" else "client"
+
+
+def tuning_key(line: Line) -> str:
+    """The workload, mode, method and change that a line's settings are chosen for."""
+    return ", ".join((line.workload, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
+
+
+if __name__ == "__main__":
+    from experiments.options import main
+
+    main("regime")

@@ -1,0 +1,529 @@
+"""`reproduce baselines`: everyone is tuned alike on validation rows, by trials that no timing changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import baseline_plan, summaries
+from experiments.baseline_page import BaselineTable, picture, text
+from experiments.baseline_plan import BaselineCell, BaselinePlan, plan
+from experiments.baselines import BaselineLine, Baselines, Tuning
+from experiments.page import marks
+from experiments.summaries import shipped_runs
+from experiments.tests.conftest import Command
+from tardygrad import simulate
+from tardygrad.errors import RecordError
+from tardygrad.runs.record import exclusive, write_json
+from tardygrad.spec.spec import parse
+from tardygrad.sweeps import store
+from tardygrad.sweeps.store import PlannedRun, Store
+from tests.tasks.picture_files import GRAY, striped, write_idx
+
+SMALL = """
+tuning_seed = 0
+seeds = [1, 2]
+random_trials = 4
+trials_per_batch = 2
+[ranges]
+lr = {low = 0.01, high = 10.0}
+local_lr = {low = 0.1, high = 0.5}
+momentum = {low = 0.0, high = 0.9, log = false}
+[fleet.mild]
+kind = "paper"
+stragglers = "mild"
+[fleet.large]
+kind = "paper"
+stragglers = "large"
+[workload.digits]
+heading = "Digits"
+title = "digits"
+task = {kind = "digits", clients = 8, model = "mlp", dim = 4, validation_rows = 100}
+fleets = ["mild", "large"]
+methods = ["sync", "plain", "clipped"]
+updates = 16
+method = {local_steps = 1}
+trials = 7
+evaluations = 2
+score = "accuracy"
+worst = 0.0
+target = 80.0
+seconds = 36.0
+[workload.fashion]
+heading = "Fashion-MNIST"
+title = "clothes"
+task = {kind = "fashion", clients = 8, model = "cnn", dim = 1, batch_size = 4, test_rows = 20}
+fleets = ["large"]
+updates = 16
+method = {local_steps = 1}
+settings_from = "digits"
+evaluations = 2
+score = "accuracy"
+worst = 0.0
+target = 80.0
+seconds = 36.0
+[workload.text]
+heading = "Text"
+title = "text"
+task = {kind = "digits", clients = 8, model = "mlp", dim = 8, validation_rows = 100}
+fleets = ["mild"]
+methods = ["plain", "clipped"]
+updates = 16
+method = {local_steps = 1}
+updates_of = {dn_dylu = 24}
+settings_of.plain = {buffer = 4}
+trials = 3
+trial_length = 0.5
+evaluations = 2
+score = "loss"
+worst = 5.0
+target = 2.2
+seconds = 36.0
+ranges = {lr = {low = 0.1, high = 100.0}}
+[method.sync]
+label = "sync-SGD"
+settings = {kind = "sgdclip", mode = "sync", buffer = 2, local_clip = "inf"}
+search = ["local_lr", "lr"]
+[method.plain]
+label = "SGD"
+settings = {kind = "sgdclip", mode = "client", buffer = 2, local_clip = "inf"}
+search = ["local_lr", "lr"]
+[method.clipped]
+label = "DN, clipped"
+settings = {kind = "dn_dylu", mode = "client", period = 2, local_clip = 0.1}
+search = ["local_lr", "lr", "momentum"]
+ranges = {local_lr = {low = 0.2, high = 1.0}}
+[comparison]
+"without waiting" = [["sync", "plain"]]
+"with clips" = [["plain", "clipped"]]
+"""
+
+
+def made_up(path: Path, run: PlannedRun, records: bool) -> Path:
+    """A run that takes no time: the nearer its rate to 1 the better, and diverged beyond 6."""
+    spec = run.spec
+    rate, seed, on_test = spec["method"]["lr"], spec["run"]["seed"], "score_on" not in spec["task"]
+    score = None if rate > 6 else 0.95 - abs(1 - rate) / 10 - seed / 100 - on_test / 10
+    curve = [[1, 35.0, 3.0, score and score - 0.1], [2, 70.0, rate + seed, score]]
+    result = {"status": "diverged" if score is None else "finished", "accuracy": score, "time": 70.0 + seed}
+    rest = {"loss": None if score is None else rate + seed, "curve": curve, "clipped": 0.1, "local_clipped": 0.2}
+    write_json(path, {"spec": spec, "versions": {"threads": "1"}, "result": {**result, **rest}})
+    return path
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_run", made_up)
+
+
+def comparison(folder: Path, **changes: Any) -> Baselines:
+    return Baselines(replace(BaselinePlan.read(SMALL), **changes), Store(folder))
+
+
+def run_all(some: Baselines, jobs: int = 1) -> Iterator[Path]:
+    return some.store.run_missing(some.wanted, jobs)
+
+
+def points(some: Baselines) -> list[list[tuple[dict[str, float], float | None]]]:
+    cells = filter(some.plan.has_trials, some.plan.cells())
+    return [[(trial.params, trial.value) for trial in some.tuning(cell).finished] for cell in cells]
+
+
+CELLS = [cell for cell in plan().cells() if cell.fleet != "mild"]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps(cell: BaselineCell) -> None:
+    workload, space = plan().workloads[cell.workload], plan().space(cell)
+    for point in (plan().lowest(cell), {name: range.high for name, range in space.items()}):
+        trial, run = (parse(plan().run(cell, point, seed).spec) for seed in (0, 3))
+        method = run.build_method()
+        assert run.run.rounds is not None
+        assert method.buffer * run.run.rounds == workload.updates or run.method.kind in ("dn_dylu", "halos")
+        assert (method.local_steps, run.run.seed) == (workload.method["local_steps"], 3)
+        assert run.run.rounds == workload.evaluations * run.run.evaluate_every
+        assert trial.run.rounds == trial.run.evaluate_every == run.run.rounds * workload.trial_length
+        apart = [each.task.arguments["score_on"] for each in (trial, run)]
+        assert apart == ["validation", "test"] or workload.name == "fashion"
+        assert trial.task.arguments["validation_rows"] == run.task.arguments["validation_rows"]
+
+
+def test_a_run_with_fewer_rounds_than_evaluations_is_evaluated_after_each() -> None:
+    short = BaselinePlan.read(SMALL.replace("evaluations = 2", "evaluations = 99"))
+    cell = BaselineCell("digits", "mild", "plain")
+    assert short.run(cell, short.lowest(cell), 1).spec["run"] == {"rounds": 8, "evaluate_every": 1, "seed": 1}
+
+
+@pytest.mark.parametrize("name", ["dn-dylu", "halos"])
+@pytest.mark.parametrize("fleet", ["mild", "large", "workers"])
+def test_who_shortens_jobs_gets_more_updates_and_does_about_as_many_steps(name: str, fleet: str) -> None:
+    workload = plan().workloads["lm" if fleet == "workers" else "digits"]
+    cell, part = BaselineCell(workload.name, fleet, name), 4 if fleet == "workers" else 1  # of the long run
+    spec = plan().run(cell, plan().lowest(cell), 1).spec
+    spec["task"] = {"kind": "quadratic", "clients": workload.task["clients"]}
+    built = parse(spec).build()
+    run = simulate(
+        built.method, built.task, built.fleet, rounds=spec["run"]["rounds"] // part, seed=1, evaluate_every=0
+    )
+    others = workload.updates // part * workload.method["local_steps"]
+    assert run.summary().local_steps / others == pytest.approx(1, abs=0.1)
+
+
+def test_the_plan_is_the_one_that_was_promised() -> None:
+    assert all(workload.trials in (0, 40) for workload in plan().workloads.values())
+    assert plan().workloads["lm"].updates >= 5000
+    assert set(plan().seeds) & {plan().tuning_seed} == set()
+    for workload in plan().workloads.values():
+        assert bool(workload.trials) == bool(workload.task.get("validation_rows")) == (not workload.settings_from)
+        assert len(set(workload.methods)) == len(workload.methods)
+    named = {name for pairs in plan().comparisons.values() for pair in pairs for name in pair}
+    assert named <= {name for workload in plan().workloads.values() for name in workload.methods}
+
+
+def test_ranges_are_the_same_for_everyone_but_adamw_the_adaptive_server_and_shares() -> None:
+    for name, method in plan().methods.items():
+        own_rate = {"lr"} if name.startswith(("fadas", "fedasync")) else set()
+        assert set(method.ranges) == ({"local_lr"} if name.endswith(("adamw", "diloco")) else own_rate)
+        for key, own in method.ranges.items():
+            common = plan().ranges[key]
+            assert own["high"] / own["low"] == pytest.approx(common["high"] / common["low"], rel=0.2), "as many decades"
+
+
+def test_local_clipping_is_all_that_its_comparison_changes() -> None:
+    for plain, clipped in plan().comparisons["with local clipping"]:
+        ours, theirs = (plan().methods[name] for name in (clipped, plain))
+        assert ours.search == [*theirs.search, "local_clip"]
+        assert ours.ranges == theirs.ranges
+        assert ours.settings == {key: value for key, value in theirs.settings.items() if key != "local_clip"}
+        cell = BaselineCell("digits", "mild", plain)
+        build = parse(plan().run(cell, plan().lowest(cell), 1).spec)
+        assert build.method.arguments["local_clip"] == inf
+
+
+@pytest.mark.parametrize(
+    ("method", "published"),
+    [
+        ("fedbuff", {"mode": "client", "dispatch": "random"}),
+        ("fadas", {"mode": "server", "dispatch": "random", "lr_rule": "code"}),
+        ("dn-dylu-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2"}),
+        ("halos-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2", "options": None}),
+    ],
+)
+def test_methods_are_as_published(method: str, published: dict[str, Any]) -> None:
+    cells = [cell for cell in CELLS if cell.method == method]
+    assert cells
+    for cell in cells:
+        spec = parse(plan().run(cell, plan().lowest(cell), 1).spec)
+        found = spec.method.arguments
+        assert {name: found[name] for name in published} == published
+        if "dispatch" in published:
+            assert found["concurrency"] == spec.task.arguments["clients"] // 2
+
+
+def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_wider() -> None:
+    cell = BaselineCell("digits", "mild", "dn-dylu")
+    assert plan().edges(cell, {"local_lr": 0.1, "lr": 29.0, "period": 4, "momentum": 0.0}) == ["lr", "period"]
+
+
+def searched(trials: int, best: float = 1.0) -> list[dict[str, float]]:
+    """The points of a tuning whose best rate is `best`; the results of a batch come in two halves."""
+    small = BaselinePlan.read(SMALL).resized(trials, None)
+    tuning = Tuning(small, BaselineCell("digits", "mild", "plain"))
+    while tuning.batch:
+        first = tuning.batch[0]
+        tuning.advance(lambda point, first=first: 0.0 if point == first else None)  # type: ignore[misc]
+        tuning.advance(lambda point: -abs(point["lr"] - best))
+    return [trial.params for trial in tuning.finished]
+
+
+def test_a_point_follows_from_its_number_and_the_results_before_its_batch() -> None:
+    whole = searched(9)
+    assert len({str(point) for point in whole}) == 9
+    assert searched(9) == whole
+    assert searched(5) == whole[:5]
+    other = searched(9, best=0.01)
+    assert other[:4] == whole[:4], "random"
+    assert other[4:6] != whole[4:6], "TPE's"
+
+
+@pytest.mark.usefixtures("quick")
+def test_everyone_is_tuned_on_validation_rows_and_run_on_test_rows_with_other_seeds(tmp_path: Path) -> None:
+    some = comparison(tmp_path)
+    digits, clothes, texts = 3 * (7 + 2), 3 * 2, 2 * (3 + 2)
+    assert some.progress()[3].left == 2 * (3 / 2 + 2) * 36, "trials of half the length"
+    assert [row.runs for row in some.progress()] == [digits, digits, clothes, texts, 2 * digits + clothes + texts]
+    assert (some.progress()[-1].done, some.progress()[0].left) == (0, digits * 36)
+    assert sum(1 for _ in run_all(some, jobs=2)) == some.progress()[-1].runs == some.progress()[-1].done
+    assert {row.left for row in some.progress()} == {0}
+    mild, large, fashion, loss = some.tables()
+    assert [line.cell.method for line in mild] == ["sync", "plain", "clipped"]
+    assert [line.settings for line in fashion] == [line.settings for line in large]
+    for line in mild:
+        trials = some.tuning(line.cell).finished
+        top = max(trials, key=lambda trial: trial.value)
+        assert (line.settings, len(trials)) == (top.params, 7)
+        assert line.score == pytest.approx(top.value - 10 - 1.5), "test rows, seeds 1 and 2"
+        assert line.time == pytest.approx(71.5)
+        assert line.times_to_target == [70.0 for score in line.scores if score >= 80]
+        assert line.score_at(50.0) == pytest.approx(line.score - 10)
+        assert line.score_at(10.0) is None
+    assert any(line.times_to_target for line in mild)
+    values = [trial.value for line in [*mild, *large] for trial in some.tuning(line.cell).finished]
+    assert min(values) == 0.0, "a run that diverged"
+    for line in loss:
+        trials = some.tuning(line.cell).finished
+        assert line.settings["lr"] == min(trial.params["lr"] for trial in trials), "a loss is minimised"
+        assert {-5.0, *(-trial.params["lr"] for trial in trials)} >= {trial.value for trial in trials}
+        assert line.score == pytest.approx(line.settings["lr"] + 1.5)
+        assert line.curves[0] == [(35.0, 3.0), (70.0, line.settings["lr"] + 1)]
+    before = points(some)
+    again = comparison(tmp_path)
+    assert len(again.wanted()) == 11 * 2, "the reported runs, which are done"
+    assert again.store.missing(again.wanted()) == []
+    assert points(comparison(tmp_path)) == before
+    fewer = Baselines(BaselinePlan.read(SMALL).resized(3, 1), Store(tmp_path))
+    assert points(fewer) == [trials[:3] for trials in before], "the first of them"
+
+
+@pytest.mark.usefixtures("quick")
+def test_stopped_anywhere_it_goes_on_to_the_same_trials(tmp_path: Path) -> None:
+    list(run_all(comparison(tmp_path / "whole"), jobs=2))
+    for stop in (3, 5, 10):
+        going = run_all(comparison(tmp_path / "torn"), jobs=2)
+        list(islice(going, stop))
+        going.close()
+    stored = sorted((tmp_path / "torn").glob("digits*seed0*.json"))
+    stored[2].unlink()
+    torn, whole = comparison(tmp_path / "torn"), comparison(tmp_path / "whole")
+    list(run_all(torn))
+    assert (points(torn), torn.tables()) == (points(whole), whole.tables())
+
+
+@pytest.mark.usefixtures("quick")
+def test_finished_runs_are_found_elsewhere_by_their_summaries(tmp_path: Path) -> None:
+    here = comparison(tmp_path / "here")
+    list(islice(run_all(here), 30))
+    summaries.write_summaries(tmp_path / "runs.jsonl", here.summaries())
+    rows = [json.loads(row) for row in (tmp_path / "runs.jsonl").read_text().splitlines()]
+    assert len(rows) == here.progress()[-1].done == 30
+    there = Baselines(here.plan, Store(tmp_path / "there", summaries=rows))
+    assert there.progress() == here.progress()
+    list(run_all(there))
+    assert len(list((tmp_path / "there").glob("*-*.json"))) == there.progress()[-1].runs - 30
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_changed_experiment_takes_no_old_trials(tmp_path: Path) -> None:
+    list(run_all(comparison(tmp_path)))
+    same = comparison(tmp_path)
+    wider = comparison(tmp_path, ranges={**same.plan.ranges, "lr": {"low": 0.02, "high": 10.0}})
+    longer = {**same.plan.workloads, "digits": replace(same.plan.workloads["digits"], updates=32)}
+    for other in (wider, comparison(tmp_path, workloads=longer)):
+        assert [len(trials) for trials in points(other)][:6] == [0] * 6
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with exclusive(tmp_path), pytest.raises(RecordError, match="in use by another process"):
+        list(run_all(comparison(tmp_path)))
+
+
+def lines(*scores: list[float], workload: str = "digits", fleet: str = "large") -> list[BaselineLine]:
+    """Lines with these scores by seed; the first one ends first."""
+    small = BaselinePlan.read(SMALL)
+    found = []
+    for i, (name, some) in enumerate(zip(small.workloads[workload].methods, scores, strict=True)):
+        cell, times = BaselineCell(workload, fleet, name), [70.0 + i, 74.0 + i][: len(some)]
+        curves = [[(35.0, score - 1), (time, score)] for score, time in zip(some, times, strict=True)]
+        found.append(BaselineLine(cell, small.lowest(cell), ["lr"], some, times, times[:i], curves))
+    return Baselines(small, Store(Path("nowhere"))).marked(found)
+
+
+def test_the_best_is_marked_and_what_may_be_as_good_by_chance_is_tied() -> None:
+    accurate = lines([94.1, 94.7], [95.4, 94.4], [80.1, 79.9])
+    assert [line.mark for line in accurate] == ["tied", "best", ""]
+    table = BaselineTable(BaselinePlan.read(SMALL), accurate)
+    assert table.sentences() == [
+        "best: SGD (94.9 ± 0.7); tied with it: sync-SGD (94.4 ± 0.4)",
+        "without waiting, 0 of 1 better and 0 worse: sync-SGD 94.4 → SGD 94.9 (72 → 73 s)",
+        "with clips, 0 of 1 better and 1 worse: SGD 94.9 → DN, clipped 80.0",
+    ]
+    assert table.headings()[3:5] == ("at 74 s", "to the end (s)")
+    assert table.row(accurate[0])[3:6] == ("94.4", "72", "never"), "at 74 s it has its last score with every seed"
+    assert table.row(accurate[1])[5] == "1 of 2 seeds"
+    half = [accurate[0]._replace(times=[70.0]), *accurate[1:]]
+    assert BaselineTable(BaselinePlan.read(SMALL), half).headings()[3] == "at 75 s", "a method ends with all its seeds"
+    low = lines([2.26, 2.25], [2.0, 2.01], workload="text", fleet="mild")
+    assert [line.mark for line in low] == ["", "best"]
+    assert BaselineTable(BaselinePlan.read(SMALL), low).sentences() == [
+        "best: DN, clipped (2.005 ± 0.007); tied with it: none",
+        "with clips, 1 of 1 better and 0 worse: SGD 2.255 → DN, clipped 2.005",
+    ]
+    single = lines([94.9], [94.9], [94.9])
+    assert [line.mark for line in single] == ["best", "", ""], "a single seed ties with nobody"
+    sentences = BaselineTable(BaselinePlan.read(SMALL).resized(None, 1), single).sentences()
+    assert sentences[::2] == ["best: sync-SGD (94.9)", "with clips: SGD 94.9 → DN, clipped 94.9"]
+
+
+def test_a_run_that_diverged_counts_as_the_worst_and_has_no_time_to_its_end(tmp_path: Path) -> None:
+    some = comparison(tmp_path, seeds=[1, 2, 3])
+    workload, cell = some.plan.workloads["text"], BaselineCell("text", "mild", "plain")
+    some._tunings[cell] = tuning = Tuning(some.plan, cell)
+    tuning.advance(lambda point: 0.0)
+    for seed, run in enumerate(some.runs(cell), 1):
+        status = "diverged" if seed == 1 else "finished"
+        loss = None if seed == 1 else 700.0 if seed == 2 else 2.0
+        result = {"status": status, "accuracy": None, "loss": loss, "time": 10.0 * seed, "curve": [[1, 5.0, 1.0, None]]}
+        row = {"spec": run.spec, "result": {**result, "clipped": 0.0, "local_clipped": 0.0}}
+        write_json(some.store.path(run), row | {"versions": {"threads": "1"}})
+    line = some.line(cell)
+    assert line is not None
+    assert line.scores == [workload.worst, workload.worst, 2.0], "no loss is worse than that of a run that diverged"
+    assert (line.times, line.time) == ([20.0, 30.0], 25.0)
+    assert line.score_at(10.0) == pytest.approx((workload.worst + 1 + 1) / 3)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_page_says_what_was_searched_and_what_is_missing(tmp_path: Path) -> None:
+    import vl_convert
+
+    some = comparison(tmp_path)
+    page = text(some, "the command", "no images.")
+    assert page.startswith("Made by `the command`.")
+    assert "**0 of 70 runs of the plan are done**" in page
+    assert "Fashion-MNIST was not run: no images." in page
+    assert (
+        "| DN, clipped | local_lr 0.2 to 1, lr 0.01 to 10, momentum 0 to 0.9 | local_steps=1, kind='dn_dylu', " in page
+    )
+    list(islice(run_all(some), 40))
+    page = text(some, "the command")
+    assert "## Digits, mild" in page
+    assert "## Text, mild" not in page
+    list(run_all(some))
+    page = text(some, "the command")
+    assert "All 70 runs of the plan are done." in page
+    assert "| text | text | 16, DN, clipped 24 | 1 | 3 on each fleet, 0.5 of the length | 0.1 |" in page
+    assert "Fashion-MNIST was not run" not in text(some, "the command", "no images."), "its stored runs are shown"
+    assert "| fashion | clothes | 16 | 1 | those of digits | 0.1 |" in page
+    drawn: Any = [picture(BaselineTable(some.plan, each)) for each in some.tables()]
+    *dots, curves = (vl_convert.vegalite_to_svg(chart.to_json()) for chart in drawn)
+    assert all(">DN, clipped<" in chart for chart in dots)
+    assert ">DN<" in curves
+    assert 'stroke-dasharray="6,2"' in curves, "clipped"
+    table = BaselineTable(some.plan, some.tables()[-1])
+    assert table.headings()[:5] == ("method", "test loss (nats per token)", "perplexity", "mark", "at 72 s")
+
+
+@pytest.fixture
+def small(experiment: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command with a small plan."""
+    monkeypatch.setattr(baseline_plan, "plan", lambda: BaselinePlan.read(SMALL))
+    return lambda *argv: experiment("baselines", *argv)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_command_runs_reads_and_writes_a_page(small: Command) -> None:
+    before = small("--read")
+    assert (before.code, before.out, before.err) == (0, "", "no method has all its runs yet; see --plan\n")
+    done = small("--jobs", "2", "--save", "runs.jsonl")
+    assert done.code == 0
+    skipped, *progress = done.err.splitlines()
+    assert skipped.startswith("fashion is skipped: in [task]: Fashion-MNIST needs its images, got no `data`.")
+    assert progress[-1].endswith(": 64 of 70 runs done, about 0.1 CPU hours left")
+    assert done.out.count("best: ") == 3
+    assert len(list(Path("runs/baselines").glob("*.json"))) == len(Path("runs.jsonl").read_text().splitlines()) == 64
+    assert small("--read", "--only", "text", "--save", "runs.jsonl").code == 0
+    assert len(Path("runs.jsonl").read_text().splitlines()) == 64, "all of them, though only a part is shown"
+    shown = small("--read", "--json").json["lines"]
+    assert [(line["workload"], line["fleet"], line["method"]) for line in shown][2:4] == [
+        ("digits", "mild", "clipped"),
+        ("digits", "large", "sync"),
+    ]
+    assert shown[0]["settings"].keys() == {"local_lr", "lr"}
+    left = small("--plan", "--json").json["progress"]
+    assert [(row["runs"], row["done"]) for row in left] == [(27, 27), (27, 27), (6, 0), (10, 10), (70, 64)]
+    assert small("--plan", "--only", "text").out.splitlines()[-1].split() == ["all", "10", "10", "0.1", "0.0"]
+    assert small("--page", "docs/page.md", "--trials", "4").code == 0
+    page = Path("docs/page.md").read_text("utf-8")
+    assert page.startswith(
+        f"# Baselines\n\n{marks('baselines')[0]}\n\nMade by `python -m experiments.baselines --trials 4`."
+    )
+    assert "Fashion-MNIST was not run: in [task]" in page
+    assert Path("docs/images/baselines-digits-mild.svg").read_bytes().startswith(b"<svg")
+
+
+def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.Store, "run_missing", stopped)
+    code, out, err = small()
+    assert (code, out) == (130, "")
+    assert err.endswith("stopped; finished runs are stored in runs/baselines: continue with the same command\n")
+
+
+def test_images_of_clothes_are_learnt_with_the_setting_for_digits(small: Command) -> None:
+    write_idx(Path("mine/fashion"), striped(40, GRAY), striped(20, GRAY), packed=False)
+    argv = ("--only", "fashion", "--only", "plain", "--trials", "1", "--seeds", "1")
+    done = small(*argv, "--data", "mine", "--json", "--jobs", "1")
+    assert (done.code, "skipped" in done.err) == (0, False), done.err
+    large, fashion = done.json["lines"]
+    assert [(line["workload"], line["fleet"]) for line in (large, fashion)] == [
+        ("digits", "large"),
+        ("fashion", "large"),
+    ]
+    assert fashion["settings"] == large["settings"]
+    assert all(0 <= line["score"] < 100 and line["time"] > 0 for line in (large, fashion))
+    assert small(*argv, "--read", "--json").json["lines"][1] == fashion, "where the images are is no part of a result"
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--only", "clippe"], "--only must be one of digits, fashion, text, sync, plain, clipped, got 'clippe'. Did"),
+        (["--only", "text", "--only", "sync"], "--only must name methods of its workloads, got text, sync. Leave one"),
+        (
+            ["--only", "plain", "--page", "page.md"],
+            "--page needs all workloads and methods, got --only. Leave out one of",
+        ),
+        (["--save", "none/runs.jsonl"], "--save must be a writable file, got 'none/runs.jsonl' (No such file or"),
+        (["--save", ""], "--save must be a file, got ''."),
+        (["--save", "pipe"], "--save must be a file, got 'pipe'."),
+        (["--page", "pipe"], "--page must be a text file, got 'pipe', which is a directory, a pipe or a device."),
+        (["--page", "file/page.md"], "'file/images' cannot be a directory"),
+        (["--trials", "0"], "Invalid value for '--trials'"),
+        (["--seeds", "0"], "Invalid value for '--seeds'"),
+    ],
+)
+def test_broken_rules_are_said_in_a_line(small: Command, argv: list[str], sentence: str) -> None:
+    Path("file").touch()
+    os.mkfifo("pipe")
+    code, out, err = small(*argv)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert sentence in err
+    assert not Path("runs").exists()
+
+
+def test_a_page_without_a_place_is_left_alone_before_anything_is_run(small: Command) -> None:
+    Path("mine.md").write_text("my thesis")
+    code, _, err = small("--page", "mine.md")
+    assert code == 2
+    assert "a place for the baselines" in err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("name", ["results/baselines.jsonl", "results/regime.jsonl"])
+def test_the_runs_that_are_shipped_are_named_after_their_settings(name: str) -> None:
+    some = Store(Path())
+    for row in shipped_runs(name):
+        given = row["name"].rpartition("-")[0]
+        assert some.path(PlannedRun(given, row["spec"])).stem == row["name"]
+        assert row["versions"]["threads"] == "1"
+        assert not {"data", "cache", "pretrained"} & row["spec"]["task"].keys()

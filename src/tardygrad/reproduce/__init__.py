@@ -1,1 +1,0 @@
-"""The paper, reproduced: each module re-makes one of its results and sets it beside the published numbers."""

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -96,8 +96,7 @@ OUT: dict[str, tuple[str, Change, Change]] = {
 }
 
 
-@MODES
-@pytest.mark.parametrize("case", OUT)
+@pytest.mark.parametrize(("case", "mode"), zip(OUT, cycle(["sync", "server", "client"])))
 def test_a_bad_update_changes_nothing_and_its_place_is_given_again(case: str, mode: str) -> None:
     reason, good, change = OUT[case]
     method = method_of(mode, buffer=2, compensate="curvature" in good)
@@ -132,8 +131,7 @@ NOT_OUT: dict[str, tuple[str, Callable[[tg.Job], tg.Update]]] = {
 }  # fmt: skip
 
 
-@MODES
-@pytest.mark.parametrize("case", NOT_OUT)
+@pytest.mark.parametrize(("case", "mode"), zip(NOT_OUT, cycle(["sync", "server", "client"])))
 def test_an_update_for_a_job_that_is_not_out_changes_nothing_and_brings_no_work(case: str, mode: str) -> None:
     reason, forge = NOT_OUT[case]
     server, jobs = start(method_of(mode))

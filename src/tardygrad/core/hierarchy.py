@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,57 +33,10 @@ from tardygrad.core.messages import (
     as_vector,
 )
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.roster import Census, Roster
+from tardygrad.core.roster import Census
 from tardygrad.core.vectors import VectorStore
 from tardygrad.core.weights import SampleShares
 from tardygrad.errors import Invalid, checked_call
-
-
-class ServerLike(Protocol):
-    """The common interface of `Server` and `HierarchicalServer`, for loops, checkpoints and reports."""
-
-    method: Method
-    clients: int
-    seed: int
-
-    @property
-    def x(self) -> Vector:
-        """The global model."""
-
-    @property
-    def module_buffers(self) -> ModuleBuffers | None:
-        """The buffers of the global model."""
-
-    @property
-    def round(self) -> int:
-        """The number of rounds so far; with regions, of all regions together."""
-
-    @property
-    def buffer(self) -> list[Taken]:
-        """The updates of unfinished rounds."""
-
-    @property
-    def roster(self) -> Roster | JointRoster:
-        """Which clients work when."""
-
-    @property
-    def levels(self) -> list[Server]:
-        """The global server, then those of the regions."""
-
-    def receive(self, message: Message, now: float = 0.0) -> Reply:
-        """Handle one message from the engine."""
-
-    def dispatch(self, asleep: Iterable[int] = ()) -> list[Job]:
-        """Jobs for every free slot; `asleep`: clients that are asleep when the run begins."""
-
-    def models(self) -> list[Vector]:
-        """The models that the server holds, without past ones."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state between two messages, without past models: plain data with messages and tensors in it."""
-
-    def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
-        """Continue from a snapshot; `starts` maps rounds s to x_s, for the jobs at work that the engine has saved."""
 
 
 class RegionMessage(NamedTuple):
@@ -96,7 +49,7 @@ class RegionMessage(NamedTuple):
     module_buffers: ModuleBuffers | None
 
 
-class HierarchicalServer(ServerLike):
+class HierarchicalServer:
     """A server for each region and a global server, which an engine uses like one server.
 
     Its round is the sum of the regions' rounds, and its model is the global one.
@@ -157,6 +110,7 @@ class HierarchicalServer(ServerLike):
         return Reply(happened, self._global_jobs(r, jobs))
 
     def dispatch(self, asleep: Iterable[int] = ()) -> list[Job]:
+        """Jobs for every free slot of all regions; `asleep`: clients that are asleep when the run begins."""
         sleepers = [self.home[client] for client in asleep]
         return [
             job
@@ -193,36 +147,45 @@ class HierarchicalServer(ServerLike):
 
     @property
     def levels(self) -> list[Server]:
+        """The global server, then those of the regions."""
         return [self.upper, *self.regions]
 
     @property
     def x(self) -> Vector:
+        """The global model."""
         return self.upper.x
 
     @property
     def module_buffers(self) -> ModuleBuffers | None:
+        """The buffers of the global model."""
         return self.upper.module_buffers
 
     @property
     def round(self) -> int:
+        """The number of rounds so far, of all regions together."""
         return sum(region.round for region in self.regions)
 
     @property
     def buffer(self) -> list[Taken]:
+        """The updates of unfinished rounds."""
         return [self._global_taken(r, taken) for r, region in enumerate(self.regions) for taken in region.buffer]
 
     @property
     def roster(self) -> JointRoster:
+        """Which clients work when."""
         return JointRoster(self.regions, self.members)
 
     def models(self) -> list[Vector]:
+        """The models that the servers hold, without past ones."""
         return [*(level.x for level in self.levels), *self.references, *(each[-1].vector for each in self.transit)]
 
     def snapshot(self) -> dict[str, Any]:
+        """The state between two messages, without past models: plain data with messages and tensors in it."""
         own = {"references": self.references, "synced": self.synced, "transit": self.transit, "posted": self.posted}
         return own | {"levels": [level.snapshot() for level in self.levels]}
 
     def restore(self, state: dict[str, Any], starts: dict[int, Vector]) -> None:
+        """Continue from a snapshot; `starts` maps rounds s to x_s, for the jobs at work that the engine has saved."""
         for level, saved in zip(self.levels, state["levels"], strict=True):
             level.restore(saved, starts)
         self.references, self.synced = state["references"], state["synced"]
@@ -250,6 +213,10 @@ class JointRoster(NamedTuple):
         return Census(*map(sum, zip(*(region.roster.census() for region in self.regions), strict=True)))
 
 
+ServerLike = Server | HierarchicalServer
+"""What loops, checkpoints and reports take for a server."""
+
+
 @checked_call
 def serve(
     method: Method,
@@ -260,7 +227,7 @@ def serve(
     module_buffers: ModuleBuffers | None = None,
     vectors: Callable[[Method, Vector], VectorStore] | None = None,
     samples: Sequence[int] | None = None,
-) -> Server | HierarchicalServer:
+) -> ServerLike:
     """Create the server of a method: a `HierarchicalServer` if it has regions. The arguments are those of `Server`.
 
     A hierarchical server keeps its vectors in the memory of this process.

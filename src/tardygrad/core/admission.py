@@ -35,7 +35,7 @@ def expected_state(method: Method) -> StateShape:
 def has_valid_types(update: Update) -> bool:
     """Whether the non-tensor fields have the right types, and sizes that a record can have."""
     integers = (update.client, update.serial, update.round, update.steps)
-    numbers, texts = (update.loss, update.clipped), (update.worker, update.node)
+    numbers, texts = (update.loss, update.clipped), (update.worker, update.node, update.fault)
     if not all(type(text) is str for text in texts):
         return False
     if not (all(type(n) is int for n in integers) and all(is_number(n) for n in numbers)):

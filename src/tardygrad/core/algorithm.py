@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tardygrad.core import admission, kernels
+from tardygrad.core import admission, faults, kernels
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
 from tardygrad.core.messages import (
@@ -103,12 +103,21 @@ def local_step(x: Vector, g: Vector, curvature: Vector | None, inner: Transform,
 def work(job: Job, task: Task, method: Method) -> Update:
     """Do a job: the local steps of one client."""
     if isinstance(task, OwnLoop):
-        return own_update(job, task, method)
+        return with_fault(own_update(job, task, method), job, task, method)
     steps = local(job, task, method)
     message = next_request(steps)
     while not isinstance(message, Update):
         message = next_request(steps, gradient_of(task, message))
-    return message
+    return with_fault(message, job, task, method)
+
+
+def with_fault(update: Update, job: Job, task: Task | OwnLoop, method: Method) -> Update:
+    """An update that says why it is not finite. A private client must not say so."""
+    if method.privacy or admission.finite(update):
+        return update
+    if isinstance(task, OwnLoop):
+        return update._replace(fault=faults.fault_of_loop(job, task))
+    return update._replace(fault=faults.fault_of(job, task, local(job, task, method)))
 
 
 # ------------------------------------------------------------------------------------------------- server side
@@ -373,7 +382,8 @@ class Server:
         """Refuse an update; if it belongs to a job at work, its client is free for a new one."""
         if self.roster.is_current(update.client, update.serial):
             self._drop(self.roster.cancel_job(update.client))
-        return Reply(Refused(update.client, update.serial, update.round, reason), self.dispatch())
+        fault = update.fault if reason == "not finite" else ""
+        return Reply(Refused(update.client, update.serial, update.round, reason, fault), self.dispatch())
 
     def lose(self, client: int) -> None:
         """Forget a client and its job; the updates it has delivered stay in the buffer."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from tardygrad.core.algorithm import local
+from tardygrad.core.algorithm import local, with_fault
 from tardygrad.core.messages import Job, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import GradientRequest, Task, next_request
@@ -27,4 +27,5 @@ def work_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Up
     while requests := {i: message for i, message in enumerate(messages) if not isinstance(message, Update)}:
         for i, gradient in zip(requests, task.gradients(list(requests.values())), strict=True):
             messages[i] = next_request(steps[i], gradient)
-    return [message for message in messages if isinstance(message, Update)]
+    updates = [message for message in messages if isinstance(message, Update)]
+    return [with_fault(update, job, task, method) for update, job in zip(updates, jobs, strict=True)]

@@ -117,6 +117,7 @@ class Update(NamedTuple):
     worker: str = ""  # that did the job, if the engine has workers
     node: str = ""  # the worker's machine
     state_lost: bool = False  # whether the job began with a new state, because its own was lost with a worker
+    fault: str = ""  # why it is not finite; see faults.py
 
     def without_vectors(self) -> Update:
         """A copy without delta, curvature and state, to keep after the server has used them."""
@@ -169,6 +170,7 @@ class Refused(NamedTuple):
     serial: int
     round: int
     reason: Reason
+    fault: str = ""  # why it was not finite; see faults.py
 
 
 Message = Update | Lost | Joined | Refused | Asleep | Awake

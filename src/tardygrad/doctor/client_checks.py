@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from tardygrad.core.faults import is_of_rates, written_out
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.trend import skewed, trend
@@ -46,7 +47,7 @@ def no_rounds(history: History, what_if: WhatIf) -> Finding | None:
 def starvation(history: History, what_if: WhatIf) -> Finding | None:
     """The buffer could not be filled, or some clients never contributed."""
     if history.status == "starved":
-        return None if overflows(history) else _starved(history)
+        return None if overflows(history) or faults(history) else _starved(history)
     silent = [number for number, client in enumerate(history.by_client) if not client.taken]
     if not silent or not len(history.rounds) or history.status == "failed":
         return None
@@ -74,9 +75,27 @@ def starvation(history: History, what_if: WhatIf) -> Finding | None:
     )
 
 
+def faults(history: History) -> dict[int, str]:
+    """Why the updates of clients were not finite."""
+    return {number: client.fault for number, client in enumerate(history.by_client) if client.fault}
+
+
 def overflows(history: History) -> bool:
-    """Whether most clients send updates that are not finite: then the settings are to blame, not the clients."""
-    return sum(client.refused["not finite"] > 0 for client in history.by_client) > 0.5 * history.clients
+    """Whether the local steps of most clients overflow."""
+    return sum(map(is_of_rates, faults(history).values())) > 0.5 * history.clients
+
+
+def not_finite(history: History, what_if: WhatIf) -> Finding | None:
+    """Updates are not finite because of data, a loss or a module, or of the steps of few clients."""
+    found = faults(history)
+    if not found or overflows(history):
+        return None
+    is_starved = history.status == "starved"
+    refused = sum(history.by_client[number].refused["not finite"] for number in found)
+    says = f"{plural(refused, 'update')} of {client_list(history, list(found))} had numbers that are not finite."
+    says = (is_starved and history.reason) or f"{says} {written_out(found.values())}"
+    advice = "; ".join(dict.fromkeys(fault.rpartition(": ")[2] for fault in found.values()))
+    return Finding("severe" if is_starved else "warning", "not finite", says, advice, numbers={"clients": found})
 
 
 def _starved(history: History) -> Finding:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.doctor.client_checks import overflows
+from tardygrad.core.faults import written_out
+from tardygrad.doctor.client_checks import faults, overflows
 from tardygrad.doctor.delay_checks import client_list
 from tardygrad.doctor.finding import NOT_SIMULATED, Finding
 from tardygrad.doctor.tail_checks import unclipped_spikes
@@ -46,7 +47,7 @@ def divergence(history: History, what_if: WhatIf) -> Finding | None:
     found = trend(history)
     early, late, least = found.first, found.last, found.least
     if overflows(history) and not found.rises:
-        says = f"{history.reason or 'the updates of most clients are not finite.'} The local steps overflow."
+        says = history.reason or f"most updates are not finite. {written_out(faults(history).values())}"
         return _rate_finding("severe", says, scaled(history, ("local_lr", "lr"), 1 / TENTH), {"refused": "not finite"})
     if not diverged and found.noisy:
         return None  # `progress` says so

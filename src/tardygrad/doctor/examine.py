@@ -27,6 +27,7 @@ CHECKS: dict[str, Check] = {
     "rounds": client_checks.no_rounds,
     "divergence": convergence_checks.divergence,
     "starvation": client_checks.starvation,
+    "not finite": client_checks.not_finite,
     "delays": delay_checks.delays,
     "tail": tail_checks.tails,
     "progress": convergence_checks.progress,
@@ -95,6 +96,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
     skipped |= set() if client_checks.server_time(history) else {"server"}
     skipped |= set() if history.evaluations else {"overfitting", "swings"}
     skipped |= set() if history.status == "failed" else {"failure"}
+    skipped |= set() if client_checks.faults(history) else {"not finite"}
     checks = [name for name in CHECKS if name not in skipped] + ["noise"] * probed
     facts = (str(path), history.method, history.state, len(history.rounds), history.time)
     return Examined(*facts, checks, in_order(found), history.resume_hint)

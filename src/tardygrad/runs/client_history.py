@@ -36,6 +36,7 @@ class ClientHistory:
     steps: int = 0  # their local steps
     loss_values: list[float] = field(default_factory=list)  # their losses; NaN: not finite
     refused: Counter[str] = field(default_factory=Counter)  # updates, by reason
+    fault: str = ""  # why its first refused update was not finite: what is wrong, and what to do
     losses: int = 0
     lost: bool = False  # at the end of the record
     _state: State = "awake"

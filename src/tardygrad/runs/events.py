@@ -56,6 +56,7 @@ class Refusal(NamedTuple):
     round: int
     reason: str
     state_lost: bool | None = None
+    fault: str | None = None  # why it was not finite: what is wrong, and what to do
 
 
 class ClientLost(NamedTuple):
@@ -168,7 +169,7 @@ KINDS: dict[str, type[RunEvent]] = {
     "client evaluation": ClientEvaluation, "resume": Resume,
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
-_OPTIONAL = ("down", "up", "worker", "node", "state_lost", "epsilon", "discarded")  # left out of a line if None
+_OPTIONAL = ("down", "up", "worker", "node", "state_lost", "fault", "epsilon", "discarded")  # left out if None
 _MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *TailEstimate._fields[1:], "seconds"))  # only some records have these
 
 
@@ -185,7 +186,7 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
         start = (now, message.client, message.serial, message.round)
         lost = (isinstance(message, Update) and message.state_lost) or None
         if isinstance(happened, Refused):
-            yield Refusal(*start, happened.reason, lost)
+            yield Refusal(*start, happened.reason, lost, happened.fault or None)
         elif isinstance(message, Update):
             delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
             sizes = (message.down, message.up) if message.up else (None, None)

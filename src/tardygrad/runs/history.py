@@ -315,6 +315,7 @@ class _Reader:
                     own.loss_values.append(read_number(event.loss))
                 else:
                     own.refused[printable(event.reason)] += 1
+                    own.fault = own.fault or printable(event.fault or "", 300)
             case events.ClientLost():
                 self._end_job(client)
                 own.losses += 1

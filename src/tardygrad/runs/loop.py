@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tardygrad.core.faults import written_out
 from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import (
     NOTHING,
@@ -31,6 +32,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import clock
 
 CLIENT_STATES = (Lost, Joined, Asleep, Awake)  # messages about a client, and not about a job
+UNKNOWN = " They were finite when they left the clients: look at what carries them, such as wire='float16'."
 
 
 class Event(NamedTuple):
@@ -66,6 +68,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
     for sleeper in asleep:
         _check_client(sleeper, server.clients)
     now, refused, cancelled, at_once, duplicates = 0.0, Counter[int](), Counter[int](), Counter[int](), 0
+    faults: dict[int, str] = {}  # of the clients whose updates were refused
     jobs = server.dispatch(sleeper.client for sleeper in asleep)
     yield from (Event(now, sleeper, None, []) for sleeper in asleep)
     for job in jobs:
@@ -105,13 +108,16 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
         duplicates = 0
         if isinstance(happened, Refused):
             refused[happened.client] += 1
+            if happened.fault:
+                faults.setdefault(happened.client, happened.fault)
             times = refused[happened.client]
             if times > 1000 or (times > 3 and all(refused[client] > 3 for client in server.roster.candidates())):
                 why = f"the last {refused.total()} updates were refused, most recently as {happened.reason!r}"
-                overflow = " The local steps overflow: use smaller learning rates, or clip the gradients."
-                raise Starved(_starved(server, why) + overflow * (happened.reason == "not finite"))
+                cause = f" {written_out(faults.values())}" if faults else UNKNOWN * (happened.reason == "not finite")
+                raise Starved(_starved(server, why) + cause)
         elif isinstance(happened, Taken | Advanced):
             refused.clear()
+            faults.clear()
             cancelled.clear()
             if isinstance(happened, Advanced):
                 _check_finite(server)

@@ -85,6 +85,7 @@ class Run:
         self._script: list[tuple[Any, ...]] = []  # without a record, whose events have it
         self.counts: Counter[str] = Counter()  # of the events, by kind
         self.refused: Counter[str] = Counter()  # updates, by reason
+        self.faults: dict[int, str] = {}  # the first of each client that sent updates that are not finite
         self.status = "new"  # then running, then finished, stopped, starved, diverged or failed
         self.reason: str | None = None  # why it starved or diverged
         self._stop = False
@@ -236,6 +237,8 @@ class Run:
         self.counts[events.kind_of(event)] += 1
         if isinstance(event, events.Refusal):
             self.refused[event.reason] += 1
+            if event.fault:
+                self.faults.setdefault(event.client, event.fault)
         if isinstance(event, events.ClientEvaluation):
             self.client_evaluation = event
         if self.accountant:

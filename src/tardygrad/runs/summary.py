@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tardygrad.core.faults import written_out
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
 from tardygrad.runs.checks import (
@@ -59,6 +60,7 @@ class Summary(NamedTuple):
     clients_on: str | None = None  # "test" or "training": which rows of the clients those are
     epsilon: float | None = None  # of a private run; None: above 500
     delta: float | None = None  # of a private run
+    faults: Sequence[str] = ()  # why updates were not finite: of each client that sent any
 
     def __str__(self) -> str:
         lines = [self.method, f"{self.status} after {plural(self.rounds, 'round')}, {self.time:g} s on the clock"]
@@ -79,6 +81,7 @@ class Summary(NamedTuple):
         arrived = f"{plural(self.updates, 'update')}, {self.lost} lost"
         lines.append(f"delay mean {self.delay_mean:.1f}, largest {self.delay_max}; {arrived}")
         lines += [f"refused {number}: {reason}" for reason, number in self.refused.items()]
+        lines += [written_out(self.faults)] if self.faults and not self.reason else []
         lines += [f"privacy of each client: {guarantee(self.epsilon, self.delta)}"] if self.delta else []
         return "\n".join(lines)
 
@@ -114,6 +117,7 @@ def summarize(run: Run) -> Summary:
         clients_on=run.client_evaluation.on if run.client_evaluation else None,
         epsilon=run.accountant.epsilon if run.accountant else None,
         delta=run.accountant.privacy.delta if run.accountant else None,
+        faults=list(run.faults.values()),
     )
 
 

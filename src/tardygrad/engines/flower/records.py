@@ -30,7 +30,7 @@ from tardygrad.core.task import Task
 from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.same_task import facts
 from tardygrad.engines.wire import Packed, Wire, unpack
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, shortened
 from tardygrad.tasks.trainer_task import TrainerTask
 
 Arrays = Mapping[str, np.ndarray]
@@ -226,6 +226,7 @@ class JobMessages:
             int(metrics["steps"]), float(metrics["loss"]), float(metrics["clipped"]),
             tensors_of(content["state"]) if "state" in content else state,
             int(metrics["down"]), int(metrics["up"]), worker, str(config["host"]), bool(config["state_lost"]),
+            shortened(str(config["fault"]), 500),
         )  # fmt: skip
 
 
@@ -250,6 +251,7 @@ def reply_content(update: Update, packed: Mapping[str, Packed], *, down: int, ho
     up = count_bytes(records.values())
     holder = update.state.worker if isinstance(update.state, StateReference) else ""
     config = {"client": update.client, "serial": update.serial, "round": update.round, "holder": holder, "host": host}
+    config["fault"] = update.fault
     metrics = {"steps": update.steps, "loss": update.loss, "clipped": update.clipped, "down": down, "up": up}
     return flwr().RecordDict(
         records

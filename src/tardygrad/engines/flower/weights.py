@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from zlib import crc32
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad.core import admission
+from tardygrad.core.algorithm import with_fault
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import OwnLoop, Trained, own_update
@@ -211,7 +210,7 @@ class WeightMessages:
 
     def __init__(self, task: WeightsTask, method: Method) -> None:
         self._task, self._method, self._starts = task, method, WeakTensorKeyDictionary()
-        self._identity, self._warned = needs_identity(method), set[str]()
+        self._identity = needs_identity(method)
         self.handshake = HANDSHAKE if self._identity else ""  # a stock ClientApp would answer with an error
         fix = "Call tg.flower.identify(app) in its ClientApp."
         self.no_answer = f"{self._identity} needs to know whose data it has. {fix}"
@@ -257,16 +256,10 @@ class WeightMessages:
             total = self._task.squares(squares) if squares else None
             start = self._task.sent(as_vector(job.x))
             trained = Trained(x, float(loss), steps, total, buffers, start)
-            update = own_update(job, Returned(trained), self._method)
+            loop = Returned(trained)
+            update = with_fault(own_update(job, loop, self._method), job, loop, self._method)
         except Invalid as error:
             return f"{failed}: {error}"
-        if worker not in self._warned and not admission.finite(update):
-            self._warned.add(worker)
-            fix = "Use a smaller learning rate of the clients, or check its data."
-            print(
-                f"warning: node {worker} returned NaN or infinity, which the server does not use. {fix}",
-                file=sys.stderr,
-            )
         down = count_bytes(weights)  # the message had arrays of the same size
         return update._replace(down=down, up=count_bytes(records.values()), worker=worker)
 

@@ -120,11 +120,7 @@ class Plan(NamedTuple):
     overrides: list[str] = OVERRIDES
     search: bool = flag("--search", "Search over M, mode and concurrency.")
     fit: str | None = option(None, "Search on a fleet fitted to the record of this run.", "RUN")
-    train: bool = flag("--train", "Rank the settings by real runs to a target score.")
-    target: float | None = option(None, "The score to reach with --train; the default is near the current setting's.")
-    seeds: int | None = option(None, "Runs of each promising setting with --train; the default is 3.", min=1, max=MOST)
     max_delay: int | None = option(None, "Reject settings whose largest delay exceeds this.", "ROUNDS", min=1)
-    figure: str | None = option(None, "Plot the search, as PNG or SVG.", "FILE")
     write: str | None = option(None, "Write the spec with the fitted fleet, as TOML or JSON.", "FILE")
     max_memory: str | None = option(None, "Fail if the run's vectors would need more than this, e.g. 8GB.", "SIZE")
     trust: bool = TRUST

@@ -12,14 +12,13 @@ from torch.nn import functional as F
 from torchmetrics import MeanAbsoluteError
 
 import tardygrad as tg
-from tardygrad.doctor.race import Race, Training
 from tardygrad.doctor.try_change import goal_of, recorded_curve
 from tardygrad.report.comparison import compare as compared_runs
 from tardygrad.report.comparison import comparison_blocks
 from tardygrad.report.groups import grouped
 from tardygrad.report.headline import headline
 from tardygrad.report.loader import read
-from tardygrad.runs.directions import Directions, by_name
+from tardygrad.runs.directions import by_name
 from tardygrad.runs.history import read_history
 
 LOWER = """loss wer cer brier brier_score mae mse rmse perplexity error fid bpc nll ece hamming_loss val_loss top1_error
@@ -109,10 +108,6 @@ def test_reports_and_the_doctor_follow_what_the_run_says(tmp_path: Path, said: d
     score, curve = recorded_curve(history)
     goal = goal_of(history, score, [(0.0, 3.0 if said else -3.0), *curve])
     assert (goal.time < float("inf")) == bool(said)
-    directions = Directions.of(said)
-    if said:
-        race = Race(method(1.0), FLEET, Training(own, None, 1, directions), rounds=10, seed=0)
-        assert race.goal.target < race.goal.start
 
 
 def test_metrics_say_themselves_which_values_are_good() -> None:

@@ -72,11 +72,7 @@ def plan(options: commands.Plan) -> None:
     if searching and options.max_memory is not None:
         raise Invalid("--max-memory cannot be combined with --search or --fit.")
     for option, needs, fine in (
-        ("--train", "--search or --fit RUN", not options.train or searching),
-        ("--target", "--train", options.target is None or options.train),
-        ("--seeds", "--train", options.seeds is None or options.train),
         ("--max-delay", "--search or --fit RUN", options.max_delay is None or searching),
-        ("--figure", "--search or --fit RUN", options.figure is None or searching),
         ("--write", "--fit RUN", options.write is None or options.fit is not None),
     ):
         if not fine:

@@ -9,23 +9,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting, writable
+from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.plan import clock_events
 from tardygrad.cli.run import run_dir
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import parameters
 from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
-from tardygrad.doctor.race import Training
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
-from tardygrad.doctor.search_chart import search_chart
 from tardygrad.doctor.theorems import tail_of, tolerance
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
-from tardygrad.results import theme
 from tardygrad.runs.checks import quoted
-from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import TailEstimate
 from tardygrad.runs.history import History, read_history
 from tardygrad.runs.loop import clock_only
@@ -36,6 +32,7 @@ from tardygrad.spec.spec import Built, Spec
 from tardygrad_command import commands
 
 TOP = 10  # settings that are printed
+MEASURE = "predicted time for the effective updates of the current setting's rounds"
 MAX_CLIENTS = 10_000  # most clients, for which a search takes minutes
 
 
@@ -48,8 +45,7 @@ class Tolerance(NamedTuple):
 
 def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     """Fit a fleet if a run is given, rank the settings, and print the best."""
-    run, figure, write = options.fit, options.figure, options.write
-    figure_path = None if figure is None else writable("--figure", figure, ".png", ".svg")
+    run, write = options.fit, options.write
     spec_path = None if write is None else writable("--write", write, ".toml", ".json")
     if spec_path and spec_path.exists():
         raise Invalid(f"--write must be a new file, got {write!r}, which exists. Choose another name.")
@@ -72,7 +68,6 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
         raise Invalid(f"{rule}. Search with a part of the fleet.")
     rounds = _rounds(built, fleet)
     tolerance = _tolerance(spec, built.method, rounds, tails)
-    directions = Directions.for_task(built.task, spec.run.settings())
     with torch_threads(spec.run.threads):
         ranking = rank_settings(
             built.method,
@@ -80,31 +75,25 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
             rounds=rounds,
             parameters=0 if fitted else built.task.parameters,  # measured times include the messages
             seed=built.run.seed,
-            training=Training(built.task, options.target, options.seeds or 3, directions) if options.train else None,
             fixed=[key for key in KEYS if key not in parameters(spec.method.make)],
             max_delay=math.inf if options.max_delay is None else options.max_delay,
             tolerated=tolerance.delay,
             cautious=fitted is not None,
             watch=lambda items, total, what: counted(items, total=total, what=what),
         )
-    if figure_path:
-        theme.write(search_chart(ranking), figure_path)
     if spec_path and fitted:  # last: it must not exist if the same command is to be repeated
         replace(spec_path, fitted_spec(spec, fitted.fleet, as_json=spec_path.suffix == ".json").encode())
-    files = {"figure": figure, "written": write}
     best = ranking.best
     overrides = [] if best is None else changes(best.method, built.method)
-    more = best and (best.rounds > rounds if ranking.goal else overrides and best.rounds != rounds)
-    if best and more and spec.run.until is None:
+    if best and overrides and best.rounds != rounds and spec.run.until is None:
         overrides.append(f"run.rounds={best.rounds}")
     if options.json:
-        show_json(_facts(built.method, rounds, ranking, tolerance, fitted, overrides) | files)
+        show_json(_facts(built.method, rounds, ranking, tolerance, fitted, overrides) | {"written": write})
         return
     if fitted:
         _show_fit(fitted)
     _show(ranking)
-    lines = [*_remarks(ranking, tolerance, rounds), *(f"{name}  {path}" for name, path in files.items() if path)]
-    lines.append(ranking.answer())
+    lines = [*_remarks(ranking, tolerance, rounds), *([f"written  {write}"] if write else []), ranking.answer()]
     if overrides:
         lines.append(f"set  {shlex.join(overrides)}")
     if write:
@@ -153,8 +142,7 @@ def _facts(
     return {
         "method": str(method),
         "rounds": rounds,
-        "measure": ranking.measure,
-        "goal": ranking.goal._asdict() if ranking.goal else None,
+        "measure": MEASURE,
         "tolerance": tolerance._asdict(),
         "answer": ranking.answer(),
         "overrides": overrides,
@@ -181,7 +169,7 @@ def _row(setting: Candidate) -> Row:
         "seconds": setting.seconds if setting.seconds < math.inf else None,
         "needed_rounds": setting.rounds or None,
     }
-    return facts | {"trials": as_objects(setting.trained.trials) if setting.trained else None}
+    return facts
 
 
 def _show(ranking: Ranking) -> None:
@@ -199,20 +187,10 @@ def _show(ranking: Ranking) -> None:
             numbers = [_seconds(clock.per_round), f"{clock.delay_mean:.3g}", str(clock.delay_max), f"{clock.idle:.1%}"]
         numbers[2] += " !" if setting.warning else ""
         name = ", ".join(mark for mark, holds in marks.items() if holds)
-        rows.append((name, method.mode, str(method.buffer), work, *_result(setting), *numbers))
-    columns = ["M>", "working>", "seconds>", "rounds>", *["runs>"] * bool(ranking.goal)]
-    show_table(("", "mode", *columns, "s per round>", "mean delay>", "largest>", "idle>"), rows)
-
-
-def _result(setting: Candidate) -> list[str]:
-    """Seconds, rounds and, of a trained setting, the number of its runs."""
-    if setting.trained is None:
-        return [_seconds(setting.seconds), f"{setting.rounds:,}"] if setting.clock else ["–", "–"]
-    trials, reached = setting.trained.trials, setting.trained.reached
-    if setting.seconds == math.inf:
-        return [f"over {_seconds(max(trial.until for trial in trials))}", "–", str(len(trials))]
-    runs = str(reached) if reached == len(trials) else f"{reached} of {len(trials)}"
-    return [_seconds(setting.seconds), f"{setting.rounds:,}", runs]
+        result = (_seconds(setting.seconds), f"{setting.rounds:,}") if clock else ("–", "–")
+        rows.append((name, method.mode, str(method.buffer), work, *result, *numbers))
+    times = ("seconds>", "rounds>", "s per round>")
+    show_table(("", "mode", "M>", "working>", *times, "mean delay>", "largest>", "idle>"), rows)
 
 
 def _seconds(seconds: float) -> str:
@@ -220,7 +198,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _remarks(ranking: Ranking, tolerance: Tolerance, rounds: int) -> list[str]:
-    lines = [f"ranked by  {ranking.measure}"]
+    lines = [f"ranked by  {MEASURE}"]
     why = Counter(setting.excluded for setting in ranking.settings if setting.excluded)
     if any(setting.warning for setting in ranking.settings):
         lines.append(f"!  above {tolerance.delay:.4g}, the delay that the theory tolerates ({tolerance.why})")
@@ -229,7 +207,7 @@ def _remarks(ranking: Ranking, tolerance: Tolerance, rounds: int) -> list[str]:
         least, most = min(simulated), max(simulated)
         lines.append(f"simulated: {least:,} to {most:,} rounds of each setting; seconds are scaled to the rounds shown")
     if ranking.caveat:
-        lines.append(f"{ranking.caveat}; --train measures it")
+        lines.append(f"{ranking.caveat}; `tardygrad sweep --best time` over mode and buffer measures it")
     if why:
         reasons = ", ".join(f"{number} because {_plural(reason, number)}" for reason, number in why.most_common())
         lines.append(f"ruled out: {why.total()} of {len(ranking.settings)} settings, {reasons}")

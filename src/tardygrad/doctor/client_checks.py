@@ -184,7 +184,6 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
         return Finding("note", "idle", says, numbers={"idle": share})
     better = what_if.better
     numbers = {"idle": share, "then": better.then._asdict() if better else None}
-    measure = f"tardygrad plan {quoted(history.path)} --fit {quoted(history.path)} --train" if history.spec else None
     if better is None:
         known = what_if.ranking is not None
         says += " No mode and M that was tried is clearly faster." if known else " This fleet cannot be simulated."
@@ -193,10 +192,13 @@ def idle(history: History, what_if: WhatIf) -> Finding | None:
     if better.method.mode != "sync" and skewed(history):
         says += f" {name[0].upper()}{name[1:]}, would be at least {better.gain:.2g} times as fast, but fast clients "
         says += "would contribute more than slow ones, and the clients' losses differ: the result may be worse."
-        advice = f"measure which setting is best for all clients' data: {measure}" if measure else None
+        sweep = (
+            f'tardygrad sweep {quoted(history.path)} --over \'method.mode=["sync", "server"]\' --best time --target …'
+        )
+        advice = f"measure which mode is best for all clients' data: {sweep}" if history.spec else None
         return Finding("warning", "idle", says, advice, numbers=numbers)
-    if what_if.ranking and what_if.ranking.caveat and measure:
-        says += f" {what_if.ranking.caveat}; this measures it: {measure}"
+    if what_if.ranking and what_if.ranking.caveat:
+        says += f" {what_if.ranking.caveat}."
     advice = f"use {' '.join(better.overrides)}: {name}"
     severity: Severity = "warning" if share > MOST_IDLE or better.gain > FASTER else "note"
     return Finding(severity, "idle", says, advice, str(better), numbers, better.overrides)

@@ -1,8 +1,7 @@
-"""Search the settings for a fleet: rank every mode, M and concurrency by time, without training or with it.
+"""Search the settings for a fleet: rank every mode, M and concurrency by their predicted time.
 
-Without training, the time is that for a number of effective updates (clock_run.py says how they are counted). It is a
-prediction that knows the clock but not the task. With training, it is the simulated time that real runs take to reach a
-test score (race.py).
+That is the time for a number of effective updates (clock_run.py says how they are counted): a prediction that knows the
+clock but not the task.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 
 from tardygrad.core.method import MODE_TEXTS, Method, Mode
 from tardygrad.doctor.clock_run import FRESH, ClockResult, clearly_better, run_clock
-from tardygrad.doctor.race import Goal, Race, Trained, Training
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
 from tardygrad.runs.summary import plural
@@ -31,26 +29,15 @@ Watch = Callable[[Iterator[Any], int, str], Iterable[Any]]
 
 
 class Candidate(NamedTuple):
-    """A setting, the simulation of its clock and, with training, its runs."""
+    """A setting and the simulation of its clock."""
 
     method: Method
     clock: ClockResult | None  # None: it cannot run
     excluded: str | None = None  # why it is ruled out
     current: bool = False  # the method's own setting
     warning: str | None = None  # why it may disappoint; it keeps its rank
-    predicted_seconds: float = math.inf  # for the work of the current setting's run
-    predicted_rounds: int = 0  # in that time
-    trained: Trained | None = None  # its real runs to the target
-
-    @property
-    def seconds(self) -> float:
-        """What it is ranked by: the time of its real runs to the target, if it has any, or else the predicted time."""
-        return self.trained.time if self.trained else self.predicted_seconds
-
-    @property
-    def rounds(self) -> int:
-        """The number of rounds in that time."""
-        return self.trained.rounds if self.trained else self.predicted_rounds
+    seconds: float = math.inf  # predicted for the work of the current setting's run
+    rounds: int = 0  # in that time
 
     @property
     def name(self) -> str:
@@ -64,15 +51,14 @@ class Ranking(NamedTuple):
     """All settings that were tried, the best first; those that are ruled out last."""
 
     settings: list[Candidate]
-    goal: Goal | None = None  # the test score to reach, if settings were trained
     cautious: bool = False  # recommend only what is clearly better than the current setting
 
     @property
     def best(self) -> Candidate | None:
-        """The recommended setting; None if none can run, or none reached the target."""
+        """The recommended setting; None if none can run."""
         usable = [each for each in self.settings if each.excluded is None and each.seconds < math.inf]
         now = self.current.clock
-        if self.cautious and not self.goal and now and self.current in usable:
+        if self.cautious and now and self.current in usable:
             clear = (each for each in usable if each.clock and clearly_better(now, each.clock))
             return next(clear, self.current)
         if self.current in usable and self.current.seconds <= WORTH * usable[0].seconds:
@@ -81,9 +67,9 @@ class Ranking(NamedTuple):
 
     @property
     def caveat(self) -> str | None:
-        """What a setting that was not trained may need, if it is ranked first."""
+        """What the setting that is ranked first may need."""
         first = self.settings[0]
-        if self.goal or first.clock is None or first.excluded or first.clock.lag <= FRESH:
+        if first.clock is None or first.excluded or first.clock.lag <= FRESH:
             return None
         name = "It" if first is self.best else f"{first.name[0].upper()}{first.name[1:]}, is faster by the clock, but"
         steps = f"the model makes {first.clock.lag:.2g} steps while an update is under way"
@@ -105,27 +91,14 @@ class Ranking(NamedTuple):
             return None
         return than.seconds / self.best.seconds if self.best.seconds > 0 else 1.0
 
-    @property
-    def measure(self) -> str:
-        """What the settings are ranked by."""
-        if self.goal:
-            return f"simulated time to {self.goal}, in real runs of the task"
-        return (
-            "predicted time for the effective updates of the current setting's rounds; --train measures it in real runs"
-        )
-
     def answer(self) -> str:
         """The recommendation in one sentence."""
-        best, goal, sync, first = self.best, self.goal, self.sync, self.settings[0]
-        if best is None and goal and first.trained:
-            last = first.trained.trials[-1]
-            score = "" if last.value is None else f"; the closest, {first.name}, is at {last.value:.4g}"
-            return f"no setting reaches {goal} in {_seconds(last.until)}{score}"
+        best, sync, first = self.best, self.sync, self.settings[0]
         if best is None:
             return "no setting can be recommended: all are ruled out"
-        work = f"to {goal}" if goal else f"for {plural(best.rounds, 'round')}"
-        text = f"{'keep' if best.current else 'use'} {best.name}: {_seconds(best.seconds)} {work}"
-        if best.current and best is not first and self.cautious and not goal:
+        time = f"{_seconds(best.seconds)} for {plural(best.rounds, 'round')}"
+        text = f"{'keep' if best.current else 'use'} {best.name}: {time}"
+        if best.current and best is not first and self.cautious:
             return f"{text}; no other setting is clearly better"
         if best.current and best is not first:
             return f"{text}; it is as good as the fastest, {first.name} ({_seconds(first.seconds)})"
@@ -140,9 +113,7 @@ class Ranking(NamedTuple):
     def _versus(self, other: Candidate | None, name: str, join: str = ", ") -> str:
         if other is None or other.clock is None:
             return f"; {name} cannot run" if other else ""
-        if (ratio := self.faster(other)) is None:
-            until = max(trial.until for trial in other.trained.trials) if other.trained else 0.0
-            return f"; {name} takes more than {_seconds(until)}"
+        ratio = self.faster(other) or math.inf
         number = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2g}"
         times = "" if number == "1" else f"{number} times "
         return f"{join}{times}as fast as {name} ({_seconds(other.seconds)})"
@@ -198,7 +169,6 @@ def rank_settings(
     rounds: int,
     parameters: int = 0,
     seed: int = 0,
-    training: Training | None = None,
     fixed: Collection[str] = (),
     max_delay: float = math.inf,
     tolerated: float = math.inf,
@@ -208,18 +178,17 @@ def rank_settings(
     """Rank the settings of a method for a fleet: every mode and M, with all, half and a quarter of the clients working.
 
     This function decides what `plan --search` and the doctor recommend. `changes(ranking.best.method, method)` are the
-    overrides to paste. Without training it knows nothing about the task, so another M than the current one is a guess;
+    overrides to paste. It knows nothing about the task, so another M than the current one is a guess;
     `fixed=["buffer"]` compares only settings whose rounds are alike.
 
     Args:
         rounds: the length of the current setting's run.
         parameters: size of the model, which sets how long messages take on a link; 0 for a fitted fleet.
-        seed: of the clock, and the first seed of real runs.
-        training: the task, to rank settings by real runs; None ranks them by their clock alone.
+        seed: of the clock.
         fixed: keys of the current setting that must not change, such as "mode".
         max_delay: settings with a larger delay, in rounds, are ruled out.
         tolerated: settings with a larger delay get a warning, and keep their rank.
-        cautious: for a run that works: without training, recommend only what is clearly better than its setting.
+        cautious: for a run that works: recommend only what is clearly better than its setting.
     """
     tries = settings(method, fleet.clients, fixed)
     work = rounds * math.sqrt(method.buffer)  # roughly, to simulate more rounds if they are smaller
@@ -238,8 +207,7 @@ def rank_settings(
             known.add((each.mode, each.buffer, clock))
             found.append(_candidate(each, clock, work, current=current, max_delay=max_delay, tolerated=tolerated))
     found.sort(key=lambda each: (each.excluded is not None, each.seconds, each.method.buffer))
-    ranking = Ranking(found, cautious=cautious)
-    return ranking if training is None or unit is None else _trained(ranking, fleet, training, rounds, seed, watch)
+    return Ranking(found, cautious)
 
 
 def _clock(method: Method, fleet: Fleet, rounds: int, parameters: int, seed: int) -> ClockResult | str:
@@ -262,26 +230,6 @@ def _candidate(
         f"its largest delay is above {most:.4g}" if clock.delay_max > most else None for most in (max_delay, tolerated)
     )
     return Candidate(method, clock, excluded, current, warning, rounds * clock.per_round, max(round(rounds), 1))
-
-
-def _trained(ranking: Ranking, fleet: Fleet, training: Training, rounds: int, seed: int, watch: Watch) -> Ranking:
-    """Rank by real runs: the synchronous settings and all others run apart, so that there is a best one of each."""
-    current = ranking.current
-    race = Race(current.method, fleet, training, rounds=rounds, seed=seed)
-    done: list[Candidate] = []
-    for what, is_sync in (("asynchronous", False), ("synchronous", True)):
-        group = [each for each in ranking.settings if each.excluded is None and (each.method.mode == "sync") == is_sync]
-        if not group:
-            continue
-        horizon = max(group[0].seconds, current.seconds if current.clock else 0.0)
-        results: dict[int, Trained] = {}
-        runs = race.of([each.method for each in group], horizon, results)
-        for _ in watch(runs, race.most_runs(len(group)), f"{what} runs"):
-            pass
-        for number in sorted(results, key=lambda number: results[number].standing(race.goal)):
-            done.append(group[number]._replace(trained=results[number]))
-    done.sort(key=lambda each: (math.isinf(each.seconds), bool(each.trained and each.trained.dropped), each.seconds))
-    return Ranking([*done, *(each for each in ranking.settings if each.excluded)], race.goal)
 
 
 def changes(method: Method, before: Method) -> list[str]:

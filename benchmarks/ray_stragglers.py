@@ -33,7 +33,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
-from tardygrad.engines.pool import Pending
+from tardygrad.engines.contract import Pending
 from tardygrad.engines.ray.connection import MIN_OBJECT_STORE, ray_module, start
 from tardygrad.fleet import Stragglers
 

@@ -14,7 +14,7 @@ method = tg.clip2(
     compensate=True,
 )
 with tg.SimPool(task, method, tg.Fleet.paper(clients=40, stragglers="large")) as pool:  # or another engine
-    server = tg.serve(method, task.init(seed=0), clients=40, seed=0, vectors=pool.features.vectors)
+    server = tg.serve(method, task.init(seed=0), clients=40, seed=0, vectors=pool.vectors)
     for event in tg.drive(server, pool):  # without `rounds` it goes on for as long as you like
         if isinstance(event.happened, tg.Advanced) and event.happened.round % 50 == 0:
             loss = task.evaluate(server.x, None)["loss"]

@@ -115,8 +115,10 @@ def test_the_top_level_has_few_files() -> None:
 
 
 def test_no_pool_is_probed_at_run_time() -> None:
-    """What an engine can do is declared in `Pool.features`."""
+    """What an engine can do is declared by the class `Pool`; only its `check_pool` asks whether an object is one."""
     for path in FILES:
+        if path == SOURCE / "engines/contract.py":
+            continue
         text = path.read_text(encoding="utf-8")
         assert not re.findall(r"\b(?:hasattr|getattr|isinstance)\((?:self\.)?(?:run\.)?_?pool\b", text), path
         if package(path) != "spec":

@@ -86,7 +86,7 @@ def _clip2(mode: str, buffer: int, **more: Any) -> tg.Method:
 def test_a_weighted_run_is_resumed_and_replayed_to_the_same_bits(tmp_path: Path) -> None:
     method, own = fedavg("client", 3, weight_by="samples"), task()
     whole = run(method, own, rounds=9)
-    fleet: Any = whole.pool.features.fleet
+    fleet: Any = whole.pool.fleet
     part = tg.begin(method, own, fleet, rounds=9, evaluate_every=0, out=tmp_path / "run")
     for row in part.go():
         if row["round"] == 4:

@@ -32,8 +32,7 @@ from tardygrad.core.weights import Hinge as Hinge
 from tardygrad.core.weights import Polynomial as Polynomial
 from tardygrad.core.weights import Root as Root
 from tardygrad.core.weights import Threshold as Threshold
-from tardygrad.engines.pool import Features as Features
-from tardygrad.engines.pool import Pool as Pool
+from tardygrad.engines.contract import Pool as Pool
 from tardygrad.engines.ray.pool import RayPool as RayPool
 from tardygrad.engines.scripted import ScriptedPool as ScriptedPool
 from tardygrad.engines.sim.pool import SimPool as SimPool

@@ -15,7 +15,7 @@ from tardygrad.cli.run import recorded_spec
 from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.pool import perform
+from tardygrad.engines.contract import perform
 from tardygrad.errors import Invalid, WorkFailed
 from tardygrad.runs.record import read_json, read_lines, write_json
 from tardygrad.runs.resume import resume

@@ -1,6 +1,6 @@
 """What every engine guarantees, as one test suite; each engine's test file subclasses it with its own `pool`.
 
-A test of a feature is skipped on an engine that does not declare it.
+A test of what an engine need not be able to do is skipped where it cannot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
-from tardygrad.engines.pool import pack
+from tardygrad.engines.contract import pack
 from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted
 
@@ -40,10 +40,10 @@ class Broken:
 
 
 def feature(pool: tg.Pool, name: str) -> Any:
-    """A declared feature; the test is skipped where it is not declared."""
-    value = getattr(pool.features, name)
-    if value is None:
-        pytest.skip(f"a {type(pool).__name__} declares no `{name}`")
+    """An attribute that is known, or a method that is written; the test is skipped where it is not."""
+    value = getattr(pool, name)
+    if value is None or getattr(type(pool), name, None) is getattr(tg.Pool, name) is not None:
+        pytest.skip(f"a {type(pool).__name__} has no `{name}`")
     return value
 
 
@@ -86,7 +86,7 @@ class PoolContract:
             for job in jobs.values():
                 pool.submit(job)
             for _ in jobs:
-                update, wire = pool.next(), pool.features.wire
+                update, wire = pool.next(), pool.wire
                 assert isinstance(update, tg.Update)
                 packed, _ = pack(tg.work(jobs[update.client], task, method), {}, wire)
                 assert isinstance(update.delta, torch.Tensor)
@@ -136,7 +136,7 @@ class PoolContract:
                 if row["round"] == 3:
                     break
             run = tg.train(method, task, pool, rounds=5)
-            is_virtual = pool.features.virtual_clock
+            is_virtual = pool.virtual_clock
         assert torch.equal(run.x, tg.replay(run).x)
         if is_virtual:
             with self.pool(task, method) as fresh:
@@ -148,7 +148,7 @@ class PoolContract:
             feature(pool, "begin")
             tg.train(method, task, pool, rounds=5)
             run = tg.train(method, task, pool, rounds=5)
-            is_virtual = pool.features.virtual_clock
+            is_virtual = pool.virtual_clock
         assert not run.refused
         assert torch.equal(run.x, tg.replay(run).x)
         if is_virtual:
@@ -157,29 +157,28 @@ class PoolContract:
 
     def test_a_restored_pool_answers_for_every_job_that_was_in_flight(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
-            state = feature(pool, "checkpoint")
+            feature(pool, "pending")
             for job in self.jobs(task):
                 pool.submit(job)
             first = {pool.next().client for _ in range(2)}
-            pending = state.pending()
+            pending = pool.pending()
             rest = {u.client: u for u in iter(pool.next, None)}
         with self.pool(task, method) as pool:
-            if begin := pool.features.begin:
-                begin()  # as a run that is resumed does
-            pool.features.checkpoint.restore(pending)
+            pool.begin()  # as a run that is resumed does
+            pool.restore(pending)
             assert pool.now >= pending.now
             messages = list(iter(pool.next, None))
         delivered = [message for message in messages if isinstance(message, tg.Update | tg.Lost)]
         assert Counter(m.client for m in delivered) == Counter({c: 1 for c in range(CLIENTS) if c not in first})
         for update in delivered:
-            if isinstance(update, tg.Update) and pool.features.wire == "float32":
+            if isinstance(update, tg.Update) and pool.wire == "float32":
                 assert torch.equal(update.delta, rest[update.client].delta)
 
     def test_a_run_that_was_stopped_and_resumed_replays_to_the_same_bits(
         self, task: tg.Task, method: tg.Method, tmp_path: Path
     ) -> None:
         with self.pool(task, method) as pool:
-            feature(pool, "checkpoint")
+            feature(pool, "pending")
             run = tg.begin(method, task, pool, rounds=6, checkpoint_every=1, out=tmp_path / "run")
             for row in run.go():
                 if row["round"] == 3:
@@ -189,7 +188,7 @@ class PoolContract:
             resumed = tg.resume(tmp_path / "run", method, task, pool)
             assert len(list(resumed.go())) == 3
         assert torch.equal(tg.replay(resumed).x, resumed.x)
-        if pool.features.virtual_clock and pool.features.wire == "float32":
+        if pool.virtual_clock and pool.wire == "float32":
             with self.pool(task, method) as pool:
                 assert torch.equal(tg.train(method, task, pool, rounds=6).x, resumed.x)
 
@@ -197,7 +196,7 @@ class PoolContract:
         self, task: tg.Task, method: tg.Method, tmp_path: Path
     ) -> None:
         with self.pool(task, method) as pool:
-            if pool.features.checkpoint is not None:
+            if pool.pending() is not None:
                 pytest.skip(f"a {type(pool).__name__} has checkpoints")
             assert tg.train(method, task, pool, rounds=2, out=tmp_path / "run").status == "finished"
             with pytest.raises(tg.Invalid, match=f"cannot resume: {type(pool).__name__} does not support checkpoints"):
@@ -217,19 +216,19 @@ class PoolContract:
 
     def test_a_deadline_ends_the_wait_and_loses_no_message(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
-            set_deadline = feature(pool, "deadline")
+            feature(pool, "deadline")
             for job in self.jobs(task):
                 pool.submit(job)
-            set_deadline(0.0)
+            pool.deadline = 0.0
             for _ in range(2):
                 with pytest.raises(tg.TimeUp):
                     pool.next()
-            set_deadline(math.inf)
+            pool.deadline = math.inf
             assert sum(isinstance(message, tg.Update) for message in iter(pool.next, None)) == CLIENTS
 
     def test_a_run_with_a_time_limit_finishes_with_an_evaluation(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
-            real = pool.features.checkpoint is not None and not pool.features.virtual_clock
+            real = pool.pending() is not None and not pool.virtual_clock
             run = tg.train(method, task, pool, until=0.5 if real else 4.5)
         assert run.status == "finished"
         assert run.metrics[-1]["time"] <= (5.0 if real else 4.5)
@@ -251,7 +250,7 @@ class PoolContract:
     def test_its_vector_store_serves_a_loop_of_ones_own(self, task: tg.Task, method: tg.Method) -> None:
         script: list[tuple[Any, ...]] = []
         with self.pool(task, method) as pool:
-            wire, vectors = pool.features.wire, pool.features.vectors
+            wire, vectors = pool.wire, pool.vectors
             server = tg.serve(method, task.init(0), clients=CLIENTS, seed=0, vectors=vectors)
             script += [("arrive", event.message.client) for event in tg.drive(server, pool, 4) if event.message]
             x = server.x.clone()
@@ -284,5 +283,5 @@ class PoolContract:
         self, task: tg.Task, method: tg.Method
     ) -> None:
         with self.pool(task, method) as pool:
-            assert isinstance(pool.features.status(), str)
+            assert isinstance(pool.status(), str)
             assert feature(pool, "parallel") >= 1

@@ -16,8 +16,8 @@ import torch
 import tardygrad as tg
 from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.messages import Message
-from tardygrad.engines.pool import Pending, Residuals, pack, perform
-from tardygrad.engines.wire import unpack
+from tardygrad.engines.contract import Pending, Residuals, pack, perform
+from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Interrupted
 from tests.engines.contract import CLIENTS, PoolContract
 
@@ -29,32 +29,18 @@ class Store(LocalVectors):
 class FakePool(tg.Pool):
     """First come, first served, one second each, updates as int8; declares all that an engine can."""
 
-    now = 0.0
+    task: tg.Task
+    method: tg.Method
+    now, parallel, virtual_clock, startup = 0.0, 1, True, "starting the fake"
+    wire: Wire = "int8"
 
     def __init__(self, task: tg.Task, method: tg.Method) -> None:
         self.task, self.method = task, method
         self.jobs: deque[tg.Job] = deque()
         self.errors: dict[int, Residuals] = {}
         self.interrupted = self.closed = False
-        self.deadline = math.inf
-
-    @property
-    def features(self) -> tg.Features:
-        return tg.Features(
-            begin=self.begin,
-            checkpoint=self,
-            interrupt=self.interrupt,
-            deadline=self.set_deadline,
-            evaluator=self,
-            vectors=Store,
-            wire="int8",
-            fleet=tg.Fleet.paper(clients=self.task.clients),
-            method=self.method,
-            parallel=1,
-            virtual_clock=True,
-            status=lambda: "1 of 2 workers is missing",
-            startup="starting the fake",
-        )
+        self.deadline, self.evaluator = math.inf, self
+        self.fleet = tg.Fleet.paper(clients=self.task.clients)
 
     def begin(self) -> None:
         self.now = 0.0
@@ -81,8 +67,11 @@ class FakePool(tg.Pool):
     def interrupt(self, on: bool = True) -> None:
         self.interrupted = on
 
-    def set_deadline(self, time: float) -> None:
-        self.deadline = time
+    def vectors(self, method: tg.Method, x: Any) -> Store:
+        return Store(method, x)
+
+    def status(self) -> str:
+        return "1 of 2 workers is missing"
 
     def pending(self) -> Pending:
         return Pending(self.now, list(self.jobs), [])
@@ -150,16 +139,12 @@ def test_an_engine_must_write_all_three_members() -> None:
         Half()  # type: ignore[abstract]
 
 
-def test_an_object_that_declares_no_features_is_no_pool(tmp_path: Path) -> None:
-    class Undeclared(BarePool):
-        features = None  # type: ignore[assignment]
-
-    others: list[Any] = [SimpleNamespace(submit=print, next=print, now=0.0), BarePool, Undeclared(task(), METHOD)]
-    text = r"^a pool must be an instance of a subclass of tg\.Pool, whose `features` are a tg\.Features, got "
+def test_an_object_of_another_class_is_no_pool(tmp_path: Path) -> None:
+    others: list[Any] = [SimpleNamespace(submit=print, next=print, now=0.0), BarePool]
     for other in others:
-        with pytest.raises(tg.Invalid, match=text):
+        with pytest.raises(tg.Invalid, match=r"^a pool must be an instance of a subclass of tg\.Pool, got "):
             tg.train(METHOD, task(), other, rounds=2)
-        with pytest.raises(tg.Invalid, match=text):
+        with pytest.raises(tg.Invalid, match=r"^a pool must be an instance of a subclass of tg\.Pool, got "):
             tg.resume(tmp_path, METHOD, task(), other)
 
 
@@ -174,32 +159,29 @@ def test_an_engine_that_repeats_a_job_for_ever_ends_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "text"),
+    ("name", "value", "text"),
     [
-        ({"wire": "int3"}, "`wire` must be one of float32, float16, bfloat16, int8, got 'int3'."),
-        ({"method": "clip2"}, "a method must be a tardygrad.Method, such as clip2(...), got str."),
-        ({"parallel": 0}, "`parallel` must be a whole number, 1 or more, got 0."),
-        ({"fleet": 40}, "the feature `fleet` of a pool must be a Fleet or None, got 40."),
-        ({"virtual_clock": "no"}, "the feature `virtual_clock` of a pool must be True or False, got 'no'."),
-        ({"begin": 3}, "the feature `begin` of a pool must be a function, got 3."),
-        ({"interrupt": 3}, "the feature `interrupt` of a pool must be a function, got 3."),
-        ({"vectors": None}, "the feature `vectors` of a pool must be a function, got None."),
-        ({"checkpoint": 3}, "the feature `checkpoint` of a pool must be an object with pending and restore, got 3."),
-        ({"evaluator": 3}, "the feature `evaluator` of a pool must be an object with ask and answer, got 3."),
+        ("wire", "int3", "`wire` must be one of "),
+        ("method", "clip2", "a method must be a tardygrad.Method, such as clip2(...), got str."),
+        ("parallel", 0, "`parallel` must be a whole number, 1 or more, got 0."),
+        ("fleet", 40, "the attribute `fleet` of a pool must be a Fleet or None, got 40."),
+        ("virtual_clock", "no", "the attribute `virtual_clock` of a pool must be True or False, got 'no'."),
     ],
 )
-def test_a_feature_of_a_wrong_kind_is_refused(features: dict[str, Any], text: str) -> None:
+def test_an_attribute_of_a_wrong_kind_is_refused(name: str, value: Any, text: str) -> None:
+    pool = BarePool(task(), METHOD)
+    setattr(pool, name, value)
     with pytest.raises(tg.Invalid, match=re.escape(text)):
-        tg.Features(**features)
+        tg.train(METHOD, task(), pool, rounds=2)
 
 
 def test_an_engine_without_its_state_cannot_be_saved(tmp_path: Path) -> None:
     class Forgetful(tg.SimPool):
         def pending(self) -> Any:
-            return None
+            return 3
 
     pool = Forgetful(task(), METHOD, tg.Fleet.paper(clients=CLIENTS))
-    with pytest.raises(tg.Invalid, match="`pending` of an engine must return a Pending with its jobs, got None"):
+    with pytest.raises(tg.Invalid, match="`pending` of an engine must return a Pending with its jobs, got 3"):
         tg.train(METHOD, task(), pool, rounds=4, checkpoint_every=1, evaluate_every=0, out=tmp_path / "run")
 
 

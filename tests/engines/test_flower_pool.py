@@ -103,10 +103,10 @@ def test_a_client_whose_node_is_gone_joins_again_with_another_node(task: Any) ->
         assert sorted(kinds(first)) == sorted(
             [("Lost", 4), *(("Update", client) for client in range(6) if client != 4)]
         )
-        assert pool.features.status().startswith("1 of 6 clients have no node: 4.")
+        assert pool.status().startswith("1 of 6 clients have no node: 4.")
         grid.add(4)
         assert kinds([pool.next()]) == [("Joined", 4)]
-        assert pool.features.status() == ""
+        assert pool.status() == ""
         pool.submit(jobs(task, [4])[0])
         assert kinds([pool.next()]) == [("Update", 4)]
         assert pool.next() is None
@@ -135,7 +135,7 @@ def test_a_hung_job_is_lost_and_its_client_joins_again_when_the_late_update_is_t
         grid.held[grid.node_of(3)] = threading.Event()
         pool.submit(jobs(task, [3])[0])
         assert kinds([pool.next()]) == [("Lost", 3)]
-        assert "clients have no node: 3." in pool.missing()
+        assert "clients have no node: 3." in pool.status()
         assert pool.pending().due == [(pytest.approx(pool.now, abs=5), 3, 0)]
         grid.held[grid.node_of(3)].set()
         assert kinds([pool.next(), pool.next()]) == [("Update", 3), ("Joined", 3)]
@@ -169,7 +169,7 @@ def run_until_all_are_served(task: Any, pool: Any) -> tg.Run:
 def test_any_federation_can_serve_all_clients(task: Any, partitions: list[int | None]) -> None:
     of = 2 if len(partitions) == 2 else 6
     with opened(task, METHOD, Grid(tg.flower.client_app(), partitions, of=of)) as pool:
-        assert pool.features.parallel == len(partitions)
+        assert pool.parallel == len(partitions)
         run = run_until_all_are_served(task, pool)
     assert torch.equal(tg.replay(run).x, run.x)
 

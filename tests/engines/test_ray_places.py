@@ -108,7 +108,7 @@ def test_a_pinned_client_works_at_its_place_only_and_is_lost_for_as_long_as_that
             yield lambda: 0 in pool.absent
             round, joined, arrivals = run.server.round, count("join"), count("arrive")
             yield lambda: run.server.round > round + 10
-            assert "no machine of the cluster has the resource or label 'site-a'" in pool.missing()
+            assert "no machine of the cluster has the resource or label 'site-a'" in pool.status()
             assert (count("join"), count("arrive")) == (joined, arrivals)
             assert 0 in {client for _, client, _ in pool.pending().due}  # a resumed run lets it join again
             nodes.append(add_node(cluster))

@@ -24,8 +24,8 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Job
 from tardygrad.core.own_loop import OwnLoop, Trained
+from tardygrad.engines.contract import Pending
 from tardygrad.engines.deadlines import LOSSES
-from tardygrad.engines.pool import Pending
 from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray import pool as cluster
 from tardygrad.engines.ray.session import Session
@@ -357,7 +357,7 @@ def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.M
     with tg.RayPool(scene.task, METHOD, workers=2, cpus_per_worker=1000.0, evaluate="between") as pool:
         pool.submit(scene.jobs()[0])
         said = "0 of 2 workers have started: each takes 1000 CPUs and 0 GPUs, and the cluster has 3 and 0."
-        assert pool.missing() == said
+        assert pool.status() == said
         with pytest.raises(tg.WorkFailed, match=f"no worker has answered for 1 s. {said}"):
             pool.next()
 

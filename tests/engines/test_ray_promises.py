@@ -22,7 +22,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import NOTHING, Job, StateReference
-from tardygrad.engines.pool import pack
+from tardygrad.engines.contract import pack
 from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray.server_shards import ShardedVectors
 from tardygrad.engines.ray.worker import WorkerProcess, received
@@ -800,9 +800,7 @@ def test_a_server_that_has_its_vectors_itself_is_refused_by_a_pool_in_shards(clu
     engine: Any = {"workers": 1, "cpus_per_worker": 0.0, "evaluate": "between", "server_shards": 2}
     with tg.RayPool(task, method, **engine) as pool:
         server = tg.serve(method, task.init(0), clients=2, seed=0)
-        with pytest.raises(
-            tg.Invalid, match=r"not created with this pool's shards\. Pass it vectors=pool\.features\.vectors"
-        ):
+        with pytest.raises(tg.Invalid, match=r"not created with this pool's shards\. Pass it vectors=pool\.vectors"):
             next(tg.drive(server, pool))
         with pytest.raises(tg.Invalid, match=r"`tail_every` needs whole updates.*Use server_shards=1"):
             tg.begin(method, task, pool, rounds=2, tail_every=1)

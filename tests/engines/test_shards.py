@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import tardygrad as tg
 from tardygrad.core.messages import Parts, Refused
-from tardygrad.engines.pool import Pending
+from tardygrad.engines.contract import Pending
 from tardygrad.engines.ray.server_shards import ServerShard, ShardedVectors, bounds, check_shards
 from tardygrad.engines.wire import BLOCK, send, unpack
 from tardygrad.runs import checkpoint

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tardygrad as tg
-from tardygrad.engines.pool import Pending
+from tardygrad.engines.contract import Pending
 from tardygrad.runs import checkpoint, packing
 from tardygrad.runs.checkpoint import Checkpoint
 from tardygrad.runs.record import read_json, read_lines, to_json_value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +30,9 @@ class Beside(tg.SimPool):
         heard: called at every message with their number, and at every question whether there is an answer.
     """
 
-    @property
-    def features(self) -> tg.Features:
-        return replace(super().features, evaluator=self if self.declared else None)
-
     def __init__(self, late: int = 3, heard: Callable[[str, int], None] | None = None) -> None:
         super().__init__(task(), METHOD, FLEET)
-        self.declared = True
+        self.evaluator = self
         self.late, self.heard = late, heard or (lambda *_: None)
         self.turns = self.looks = 0
         self.asked: list[torch.Tensor] = []
@@ -228,7 +223,7 @@ def bare(row: dict[str, Any]) -> dict[str, Any]:
 def test_nothing_is_asked_where_nothing_is_to_be_evaluated_or_an_engine_does_not_want_to() -> None:
     for settings, declared, asked in (({"evaluate_every": 0}, True, 0), ({}, False, 0), ({}, True, len(SCORED))):
         pool = Beside()
-        pool.declared = declared
+        pool.evaluator = pool if declared else None
         gone(tg.begin(METHOD, task(), pool, **(SETTINGS | settings)))
         assert len(pool.asked) == asked
 

@@ -12,7 +12,7 @@ from tardygrad.cli.output import as_objects, cell, counted, show_json, show_tabl
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
 from tardygrad.doctor.clock_run import BusyTime
-from tardygrad.engines.pool import Pool
+from tardygrad.engines.contract import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.accountant import Accountant, guarantee

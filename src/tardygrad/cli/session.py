@@ -11,7 +11,7 @@ import typer
 
 from tardygrad.cli.output import say, show, show_json, waiting
 from tardygrad.constructors.own_code import trust_option
-from tardygrad.engines.pool import Pool
+from tardygrad.engines.contract import Pool
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
 from tardygrad.runs.kinds import resume_command
@@ -52,7 +52,7 @@ def started_engine(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built
         memory = _check_memory(built, max_memory)
         engine_pool = built.pool()
         check_run(built.method, built.task, engine_pool, loaded.run.settings())
-        if (startup := engine_pool.features.startup) and not sys.stderr.isatty():
+        if (startup := engine_pool.startup) and not sys.stderr.isatty():
             say(startup)
         with Signals(_abort) as signals, waiting(f"starting the engine {built.engine.kind}"):
             try:
@@ -60,7 +60,7 @@ def started_engine(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built
             finally:
                 if signals.received:
                     raise typer.Abort(signals.received)
-        if status := pool.features.status():
+        if status := pool.status():
             say(status)
         yield built, pool, memory
 
@@ -68,9 +68,8 @@ def started_engine(loaded: Spec, max_memory: str | None) -> Iterator[tuple[Built
 def worker_shortage(run: Run, spec: Spec) -> str:
     """A hint if more clients work at once than there are workers, else nothing."""
     method, slots = run.server.method, run.server.roster.slots
-    features = run.pool.features
-    workers = features.parallel
-    if features.virtual_clock or workers is None or slots <= workers or method.mode == "sync":
+    workers = run.pool.parallel
+    if run.pool.virtual_clock or workers is None or slots <= workers or method.mode == "sync":
         return ""
     room = workers if method.mode == "client" else max(workers, method.buffer)
     own = not spec.method.arguments.keys() >= {"concurrency", "dispatch"}  # a function that does not take them

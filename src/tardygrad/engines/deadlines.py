@@ -1,4 +1,4 @@
-"""Timeouts of jobs, computed from the times of earlier jobs; the end of the run's time; and losses in a row."""
+"""Timeouts of jobs, computed from the times of earlier jobs, and losses in a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, deque
 from statistics import median
 
 from tardygrad.core.messages import Job
-from tardygrad.errors import Invalid, TimeUp, WorkFailed, check_number, is_number
+from tardygrad.errors import Invalid, WorkFailed, check_number, is_number
 
 OWN = 50
 """How many of a client's last times are kept."""
@@ -37,7 +37,6 @@ class Deadlines:
         if not (is_number(patience) and patience >= 0):
             raise Invalid(f"`patience` must be a number, 0 or more, got {patience!r}.")
         self.patience, self.grace = patience, grace
-        self.end = math.inf  # when the run's time is up, on the pool's clock
         self._own: dict[int, deque[float]] = {}
         self._all: deque[float] = deque(maxlen=10 * OWN)
         self._limits: dict[int | None, float] = {}  # by client, None: of all; cached until the next time is added
@@ -62,15 +61,6 @@ class Deadlines:
             mad = median(abs(seconds - center) for seconds in times)
             self._limits[key] = max(self.grace, center + self.patience * mad)
         return self._limits[key]
-
-    def set_end(self, time: float) -> None:
-        """Set when the run's time is up."""
-        self.end = time
-
-    def check_end(self, now: float) -> None:
-        """Raise `TimeUp` if the run's time is up."""
-        if now >= self.end:
-            raise TimeUp(f"the run's {self.end:g} s are over.")
 
 
 class Losses(Counter[int]):

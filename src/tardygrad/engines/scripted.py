@@ -20,7 +20,7 @@ from tardygrad.core.messages import (
 )
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.pool import Features, Pool, Residuals, pack, perform
+from tardygrad.engines.contract import Pool, Residuals, pack, perform
 from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Invalid, check_choice
 
@@ -63,6 +63,8 @@ class ScriptedPool(Pool):
     >>> pool = ScriptedPool([("arrive", 3), ("lose", 5, 7.5)], task=None, method=None)
     """
 
+    task: Task
+    method: Method
     now = 0.0
 
     def __init__(
@@ -82,10 +84,6 @@ class ScriptedPool(Pool):
         self.last: dict[int, Update] = {}
         self.wire = wire
         self.errors: dict[int, Residuals] = {}  # compression errors, by client
-
-    @property
-    def features(self) -> Features:
-        return Features(task=self.task, method=self.method, wire=self.wire, asleep=self.asleep)
 
     def submit(self, job: Job) -> None:
         self.jobs[job.client] = job

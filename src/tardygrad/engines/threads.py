@@ -17,7 +17,7 @@ from tardygrad.core.messages import Job, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
-from tardygrad.engines.pool import Features, Pending, Pool, perform
+from tardygrad.engines.contract import Pending, Pool, perform
 from tardygrad.errors import Interrupted, TimeUp, check_integer, checked_call
 
 MOST_THREADS = 1024
@@ -30,39 +30,30 @@ class ThreadPool(Pool):
         workers: threads; clients share them, first come, first served.
     """
 
+    task: Task
+    method: Method
+    deadline: float = math.inf
+
     @remembers_call
     @checked_call
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         check_integer("workers", workers, 1, MOST_THREADS)
         check_method(method)
         check_task(task)
-        self.task, self.method, self.workers = task, method, workers
+        self.task, self.method, self.parallel = task, method, workers
         self._interrupted = False
-        self._deadline = math.inf
         self._start()
 
     def _start(self) -> None:
         """Start the threads and the clock."""
         self.jobs: dict[tuple[int, int], Job] = {}
-        self._executor = ThreadPoolExecutor(self.workers, thread_name_prefix="tardygrad")
+        self._executor = ThreadPoolExecutor(self.parallel, thread_name_prefix="tardygrad")
         self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
         self._began = time.monotonic()
 
     @property
     def now(self) -> float:
         return time.monotonic() - self._began
-
-    @property
-    def features(self) -> Features:
-        return Features(
-            begin=self.begin,
-            checkpoint=self,
-            interrupt=self.interrupt,
-            deadline=self.set_deadline,
-            task=self.task,
-            method=self.method,
-            parallel=self.workers,
-        )
 
     def begin(self) -> None:
         """Prepare for a run, and forget the run before."""
@@ -82,9 +73,9 @@ class ThreadPool(Pool):
                 raise Interrupted("interrupted while waiting for a message.")
             if not self.jobs:
                 return None
-            left = self._deadline - self.now
+            left = self.deadline - self.now
             if left <= 0:
-                raise TimeUp(f"the run's {self._deadline:g} s are over.")
+                raise TimeUp(f"the run's {self.deadline:g} s are over.")
             with suppress(Empty):
                 arrived = self._arrived.get(timeout=min(left, TIMEOUT_MAX))
         update = arrived.result()
@@ -96,10 +87,6 @@ class ThreadPool(Pool):
         self._interrupted = on
         if on:
             self._arrived.put(None)
-
-    def set_deadline(self, time: float) -> None:
-        """Let `next` raise `TimeUp` after this time."""
-        self._deadline = time
 
     def pending(self) -> Pending:
         return Pending(self.now, list(self.jobs.values()), [])

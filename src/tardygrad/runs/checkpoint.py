@@ -24,7 +24,7 @@ from torch import Tensor
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.method import without_addresses
-from tardygrad.engines.pool import Pending
+from tardygrad.engines.contract import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
 from tardygrad.runs import checkpoint_format_3
 from tardygrad.runs.checks import check_id, checksum, go_back, refuse_special, run_id, start_again

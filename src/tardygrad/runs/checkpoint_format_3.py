@@ -11,7 +11,7 @@ from tardygrad.core.hierarchy import RegionMessage
 from tardygrad.core.messages import Job, ModuleBuffers, Taken, Update
 from tardygrad.core.method import Method
 from tardygrad.core.transforms import strip_prefix
-from tardygrad.engines.pool import Pending
+from tardygrad.engines.contract import Pending
 
 Tensors = dict[str, Tensor]
 Facts = dict[str, Any]

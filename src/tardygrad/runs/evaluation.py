@@ -9,7 +9,7 @@ from typing import Any
 
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import EvaluatesClients, Task
-from tardygrad.engines.pool import Evaluator, Features
+from tardygrad.engines.contract import Evaluator, Pool
 from tardygrad.errors import Invalid, WorkFailed, described_error
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import Row
@@ -25,10 +25,10 @@ class ClientEvaluations:
 
     Args:
         every: rounds between evaluations; 0 is never.
-        features: of the engine.
+        pool: the engine.
     """
 
-    def __init__(self, task: Task, every: int, features: Features) -> None:
+    def __init__(self, task: Task, every: int, pool: Pool) -> None:
         self.task, self.every = task, every
         if not every:
             return
@@ -36,7 +36,7 @@ class ClientEvaluations:
             members = "`evaluates_on` and `evaluate_client`"
             raise Invalid(f"`evaluate_clients` needs a task with {members}, got {type(task).__name__}. Use 0.")
         self.on = task.evaluates_on()
-        if self.on == "training" and not features.opens_data:
+        if self.on == "training" and not pool.opens_data:
             fix = "Give the task client_test=..., which the run's process reads, or use evaluate_clients=0."
             raise Invalid(f"`evaluate_clients` cannot read training data: on this engine only workers do. {fix}")
 

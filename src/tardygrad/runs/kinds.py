@@ -10,8 +10,8 @@ from typing import Any
 from tardygrad import methods, tasks
 from tardygrad.constructors import own_code
 from tardygrad.core.recipe import Make, Parameters, parameters
+from tardygrad.engines.contract import Pool
 from tardygrad.engines.flower.pool import FlowerPool
-from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool

@@ -24,7 +24,7 @@ from tardygrad.core.messages import (
 )
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task, sample_counts
-from tardygrad.engines.pool import Pool, features_of
+from tardygrad.engines.contract import Pool, check_pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Diverged, Invalid, Starved, TimeUp, is_number
@@ -59,12 +59,12 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
     """
     if not callable(getattr(server, "receive", None)):
         raise Invalid(f"`drive` needs a server, as from tardygrad.serve(...), got {type(server).__name__}.")
-    set_deadline = features_of(pool).deadline
-    if set_deadline:
-        set_deadline(math.inf if until is None else until)
+    check_pool(pool)
+    if pool.deadline is not None:
+        pool.deadline = math.inf if until is None else until
     use_threads()
     _check_finite(server)
-    asleep = [Asleep(client) for client in features_of(pool).asleep]
+    asleep = [Asleep(client) for client in pool.asleep]
     for sleeper in asleep:
         _check_client(sleeper, server.clients)
     now, refused, cancelled, at_once, duplicates = 0.0, Counter[int](), Counter[int](), Counter[int](), 0
@@ -85,7 +85,7 @@ def drive(server: ServerLike, pool: Pool, rounds: int | None = None, *, until: f
             why = "the engine has no more messages" if server.roster.jobs else "no job is in flight"
             raise Starved(_starved(server, why))
         before, now = now, _time(pool, now)
-        if until is not None and now > until and not set_deadline:
+        if until is not None and now > until and pool.deadline is None:
             return
         if rounds is None and until is not None:
             _check_moves(now > before, now, message, at_once)

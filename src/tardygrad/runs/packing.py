@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tardygrad.core.hierarchy import RegionMessage
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Taken, Update
-from tardygrad.engines.pool import Pending
+from tardygrad.engines.contract import Pending
 
 LONG = 1000  # a list with this many items is stored as arrays, if their types allow it
 TYPES: dict[str, Any] = {

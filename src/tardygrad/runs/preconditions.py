@@ -5,7 +5,7 @@ from __future__ import annotations
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
 from tardygrad.core.task import CountsByOpening, MayLackTest, Task
-from tardygrad.engines.pool import Pool, check_work, features_of
+from tardygrad.engines.contract import Pool, check_work
 from tardygrad.errors import Invalid
 from tardygrad.runs.evaluation import ClientEvaluations
 from tardygrad.runs.settings import Settings
@@ -17,12 +17,11 @@ def check_run(method: Method, task: Task, pool: Pool, settings: Settings) -> Non
     check_local_work(task, method)
     if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
         raise Invalid("an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
-    features = features_of(pool)
-    if settings["until"] is not None and features.checkpoint and not features.deadline:
-        fix = "Declare it, or use rounds."
-        raise Invalid(f"`until` needs an engine with the feature `deadline`, got {type(pool).__name__}. {fix}")
-    ClientEvaluations(task, settings["evaluate_clients"], features)
+    if settings["until"] is not None and pool.deadline is None and pool.pending() is not None:
+        rule = "`until` needs an engine that knows a `deadline` if its runs can be resumed"
+        raise Invalid(f"{rule}, got {type(pool).__name__}. Set its attribute `deadline`, or use rounds.")
+    ClientEvaluations(task, settings["evaluate_clients"], pool)
     by_opening = isinstance(task, CountsByOpening) and task.counts_by_opening
-    if method.weight_by == "samples" and by_opening and not features.opens_data:
+    if method.weight_by == "samples" and by_opening and not pool.opens_data:
         fix = "Give the task samples=[...], a number for each client."
         raise Invalid(f'weight_by="samples" cannot count rows: on this engine only workers open the data. {fix}')

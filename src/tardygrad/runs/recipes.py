@@ -14,8 +14,8 @@ from tardygrad.constructors.signature import arguments, shown
 from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.recipe import Recipe, call_seeded, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
+from tardygrad.engines.contract import Pool
 from tardygrad.engines.fleet_clock import matched
-from tardygrad.engines.pool import Pool
 from tardygrad.engines.ray.places import by_id
 from tardygrad.engines.ray.pool import RayPool
 from tardygrad.errors import Invalid, shortened
@@ -59,7 +59,7 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
     If some of them cannot be made again, `spec` is None, `described` has the tables that are known and texts for the
     other objects, and `missing` says for each of those why.
     """
-    fleet = pool.features.fleet
+    fleet = pool.fleet
     objects = {"task": task, "fleet": fleet, "method": method, "engine": pool}
     tables: Row = {}
     missing = []

@@ -18,10 +18,10 @@ def replay(run: Run) -> Run:
     if not isinstance(run, Run):
         fix = "Pass the run that `resume` returns; for a record made from a spec there is also `tardygrad replay`."
         raise Invalid(f"`replay` needs a Run, got {run!r}. {fix}")
-    server, features = run.server, run.pool.features
+    server, made_by = run.server, run.pool
     check_has_rounds(server.round, repr(run))
-    check_replayable(features.processes, features.no_replay)
-    pool = ScriptedPool(run.script, run.task, server.method, wire=features.wire)
+    check_replayable(made_by.processes, made_by.no_replay)
+    pool = ScriptedPool(run.script, run.task, server.method, wire=made_by.wire)
     every = run.settings["evaluate_every"]
     again = begin(server.method, run.task, pool, rounds=server.round, seed=server.seed, evaluate_every=every)
     for level, same in zip(again.server.levels, server.levels, strict=True):

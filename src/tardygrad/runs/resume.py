@@ -9,7 +9,7 @@ from typing import cast
 
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task, ids_of
-from tardygrad.engines.pool import Checkpointing, Pool, features_of
+from tardygrad.engines.contract import Pool, check_pool
 from tardygrad.errors import Invalid, RecordError, checked_call
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
@@ -41,7 +41,7 @@ def resume(
     """
     where = Path(path)
     if type(pool) is not Fleet:
-        features_of(cast(Pool, pool))  # raises `Invalid` if it is no pool
+        check_pool(pool)
     ids = ids_of(task)
     with reading_record(where):
         spec_json = read_json(where / "spec.json")
@@ -51,7 +51,7 @@ def resume(
         recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
         settings = with_defaults(cast(Settings, {name: recorded[name] for name in NAMES if name in recorded}))
     pool = simulated(method, task, pool, settings)
-    if (engine := features_of(pool).checkpoint) is None:
+    if pool.pending() is None:
         raise Invalid(f"cannot resume: {type(pool).__name__} does not support checkpoints.")
     with reading_record(where):
         check_objects(spec_json, method, task, pool, where)
@@ -67,7 +67,7 @@ def resume(
             run.ends = dict.fromkeys(LINES, End(0, 0))
         else:
             run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
-            _restore(run, saved, engine, where)
+            _restore(run, saved, where)
         run._find_discarded()
     if saved and saved.damaged:
         _warn(run, saved.damaged[0])
@@ -92,7 +92,7 @@ def _check_barely_begun(folder: Path, settings: Settings) -> None:
         raise RecordError(f"{rule}. {start_again(folder, 'them')}")
 
 
-def _restore(run: Run, saved: checkpoint.Checkpoint, engine: Checkpointing, folder: Path) -> None:
+def _restore(run: Run, saved: checkpoint.Checkpoint, folder: Path) -> None:
     """Give a new run, its server and its engine the state of a checkpoint, and the run its earlier metrics."""
     settings, ends = run.settings, saved.state["ends"]
     pending = checkpoint.apply(saved, run.server)
@@ -104,11 +104,11 @@ def _restore(run: Run, saved: checkpoint.Checkpoint, engine: Checkpointing, fold
         )
     if (done := run.server.round) > (settings["rounds"] or done):
         raise Invalid(f"`rounds` must be at least the rounds already made ({done}), got {settings['rounds']}.")
-    if pending.now > (settings["until"] or pending.now) and run.pool.features.virtual_clock:
+    if pending.now > (settings["until"] or pending.now) and run.pool.virtual_clock:
         rule = f"`until` must be at least the seconds already simulated ({pending.now:g})"
         raise Invalid(f"{rule}, got {settings['until']:g}.")
     run.status = "stopped" if run._may_continue() else "finished"
-    engine.restore(pending)
+    run.pool.restore(pending)
     tail, rows, unscored = (saved.part(name) for name in ("tail", "rows", "unscored"))
     run.tail.collected, run.seconds = tail, saved.state["seconds"]
     run.scores.restore(rows, unscored)

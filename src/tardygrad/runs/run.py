@@ -18,7 +18,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import HasStateDict, Task, ids_of, sample_counts, start_vector
-from tardygrad.engines.pool import Pool
+from tardygrad.engines.contract import Pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import (
     Diverged,
@@ -58,22 +58,21 @@ class Run:
 
     def __init__(self, method: Method, task: Task, pool: Pool, settings: Settings) -> None:
         check_run(method, task, pool, settings)
-        seed, features = settings["seed"], pool.features
+        seed = settings["seed"]
         x = start_vector(task, seed)
-        buffers, vectors = task.init_module_buffers(), features.vectors
+        buffers = task.init_module_buffers()
         samples = sample_counts(task, method.weight_by)
         self.accountant = Accountant(method.privacy) if method.privacy else None
-        if features.begin:
-            features.begin()
+        pool.begin()
         self.server = serve(
-            method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=vectors, samples=samples
+            method, x, clients=task.clients, seed=seed, module_buffers=buffers, vectors=pool.vectors, samples=samples
         )
         if settings["tail_every"] and isinstance(self.server.levels[0].vectors.start, Parts):
             raise Invalid("`tail_every` needs whole updates, and the engine has them in shards. Use server_shards=1.")
         self.task, self.pool, self.settings = task, pool, settings
         self.tail = Updates(every=settings["tail_every"], seed=seed, parameters=len(x), buffer=method.buffer)
-        self.scores = ScoredRows(task, features.evaluator)
-        self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], features)
+        self.scores = ScoredRows(task, pool.evaluator)
+        self.client_evaluations = ClientEvaluations(task, settings["evaluate_clients"], pool)
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.spec_json: Row | None = None  # content of spec.json; None: keep the existing file
@@ -91,7 +90,7 @@ class Run:
         self._stop = False
         self.seconds = 0.0  # of computing, up to the last resume or end
         self._began = 0.0  # when `go` was called
-        self._saver = None if features.virtual_clock else checkpoint.Saver()  # writes while the workers go on
+        self._saver = None if pool.virtual_clock else checkpoint.Saver()  # writes while the workers go on
 
     def __repr__(self) -> str:
         of = "" if self.settings["rounds"] is None else f" of {self.settings['rounds']}"
@@ -103,7 +102,7 @@ class Run:
         facts = {
             "status": f"{summary.status}{f': {summary.reason}' if summary.reason else ''}",
             "rounds": f"{summary.rounds:,}",
-            "clock": f"{summary.time:,.6g} {'simulated ' * self.pool.features.virtual_clock}seconds",
+            "clock": f"{summary.time:,.6g} {'simulated ' * self.pool.virtual_clock}seconds",
             **{f"test {name}": f"{value:.4g}" for name, value in scores.items() if value is not None},
             "delay": f"{summary.delay_mean:.1f} on average, {summary.delay_max} at most",
             "updates": f"{summary.updates:,}, {sum(summary.refused.values()):,} refused, {summary.lost:,} lost",
@@ -140,8 +139,8 @@ class Run:
         """Run to the end and yield the metrics of each round. Call `stop` to end early; the run can be resumed."""
         self._began = time.perf_counter()
         self.scores.hold_last = self.settings["until"] is not None and self.settings["evaluate_every"] > 0
-        if not self._stop and (interrupt := self.pool.features.interrupt):
-            interrupt(False)  # withdraw an interrupt of an earlier run
+        if not self._stop:
+            self.pool.interrupt(False)  # withdraw an interrupt of an earlier run
         if self.path:
             self.record = Record(self.path, self.spec_json, new=self.ends is None)
         self.status, self.reason = "running", None
@@ -152,7 +151,7 @@ class Run:
                     raise RecordError(f"another process has meanwhile continued the run in {place}. Resume it again.")
                 self.record.rewind(self.ends)
                 # the clients' compression errors are not in the checkpoint
-                if self.pool.features.wire != "float32" or self.discarded:
+                if self.pool.wire != "float32" or self.discarded:
                     self._write(events.Resume(self.pool.now, self.server.round, self.discarded or None))
             for turn in drive(self.server, self.pool, self.settings["rounds"], until=self.settings["until"]):
                 for event in events.of_turn(turn, self.server.round, self._spent()):
@@ -206,8 +205,7 @@ class Run:
     def stop(self) -> None:
         """End with a checkpoint: at once if the pool can be interrupted, else at the next message."""
         self._stop = True
-        if interrupt := self.pool.features.interrupt:
-            interrupt(True)
+        self.pool.interrupt()
 
     def summary(self) -> Summary:
         """The results so far."""
@@ -248,7 +246,7 @@ class Run:
 
     def _find_discarded(self) -> None:
         """Find the private rounds after the checkpoint that the run will not repeat, because its clock is real."""
-        if self.path and self.accountant and not self.pool.features.virtual_clock:
+        if self.path and self.accountant and not self.pool.virtual_clock:
             self.discarded = events.released_after(self.path / "events.jsonl", self.counts.total())
 
     def _may_continue(self) -> bool:
@@ -297,8 +295,8 @@ class Run:
         return round % every == 0 and self._may_continue()
 
     def _checkpoint(self) -> None:
-        if self.record and (engine := self.pool.features.checkpoint):
-            state = checkpoint.capture(self.server, engine.pending(), self.tail.collected, self.scores)
+        if self.record and (pending := self.pool.pending()) is not None:
+            state = checkpoint.capture(self.server, pending, self.tail.collected, self.scores)
             facts = {"ends": self.record.ends(), "seconds": self._spent()}
             write = partial(_save, self.record, state, facts)
             if self._saver and self.settings["checkpoint_every"] > 1:
@@ -383,7 +381,7 @@ def begin(
     out = full.pop("out", None)
     pool = simulated(method, task, pool, full)
     run = Run(method, task, pool, full)
-    fleet = pool.features.fleet
+    fleet = pool.fleet
     run.spec_json = {
         "id": token_hex(8),
         **({"spec": spec} if spec else spec_of(method, task, pool, cast(Row, full))),
@@ -395,8 +393,8 @@ def begin(
         "ids": ids_of(task),
         "classes": [(group.name, group.clients) for group in fleet.groups] if fleet else [],
         "random_fleet": fleet.is_random if fleet else None,
-        **({"no_replay": reason} if (reason := pool.features.no_replay) else {}),
-        "clock": "simulated" if pool.features.virtual_clock else "real",
+        **({"no_replay": reason} if (reason := pool.no_replay) else {}),
+        "clock": "simulated" if pool.virtual_clock else "real",
         "run": full,
         "versions": versions(),
     }

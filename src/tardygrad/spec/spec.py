@@ -24,8 +24,8 @@ from tardygrad.constructors.signature import Table, arguments, call, choose, con
 from tardygrad.core.method import Method
 from tardygrad.core.recipe import Make, Recipe, parameters, remember, written_arguments
 from tardygrad.core.task import Task
+from tardygrad.engines.contract import Pool
 from tardygrad.engines.fleet_clock import matched
-from tardygrad.engines.pool import Pool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet import AvailabilityFile, Fleet

@@ -121,7 +121,7 @@ class MadeRuns:
 def _facts(run: Run, start: Row) -> Row:
     """What a run ran on: its clock, whether its fleet is random, and its settings."""
     return {
-        "simulated": run.pool.features.virtual_clock,
+        "simulated": run.pool.virtual_clock,
         "random_fleet": (run.spec_json or {}).get("random_fleet"),
         "settings": _settings(run, start),
     }

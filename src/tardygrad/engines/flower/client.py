@@ -16,9 +16,9 @@ from tardygrad.core import admission
 from tardygrad.core.messages import Job, StateReference, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task
+from tardygrad.engines.contract import Residuals, pack, perform
 from tardygrad.engines.flower import records
 from tardygrad.engines.flower.connection import flwr
-from tardygrad.engines.pool import Residuals, pack, perform
 from tardygrad.engines.same_task import check_same
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Invalid, TardygradError, WorkFailed, type_and_first_line

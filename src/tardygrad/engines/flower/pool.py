@@ -21,18 +21,19 @@ from tardygrad.core.messages import Job, Joined, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
+from tardygrad.engines.contract import Pending, Pool
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
 from tardygrad.engines.flower.connection import LOST, RAISED, GridLink, NodeReply, parent_has_ended
 from tardygrad.engines.flower.nodes import TIMEOUT, Node, Nodes
 from tardygrad.engines.flower.records import JobMessages
 from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
-from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import (
     Interrupted,
     Invalid,
     TardygradError,
+    TimeUp,
     WorkFailed,
     check_choice,
     check_number,
@@ -88,6 +89,11 @@ class FlowerPool(Pool):
         drain: seconds to wait at the end for jobs under way, which would block their nodes in the next run.
     """
 
+    task: Task
+    method: Method
+    deadline: float = math.inf
+    opens_data = False
+    startup = "waiting for Flower's nodes"
     resume_keys: ClassVar[tuple[str, ...]] = ("patience", "grace", "ttl", "wait", "drain")
 
     @remembers_call
@@ -115,6 +121,7 @@ class FlowerPool(Pool):
         self.deadlines, self.losses = Deadlines(patience, grace), Losses()
         self.link = GridLink(grid, ttl)
         self.messages = _messages(task, method, wire)
+        self.no_replay = self.messages.no_replay
         self.nodes = Nodes(self.link, task.clients, self.messages)
         self.waiting: deque[Job] = deque()
         self.running: dict[str, RunningJob] = {}  # by the ids of their messages
@@ -139,13 +146,8 @@ class FlowerPool(Pool):
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     @property
-    def features(self) -> Features:
-        return Features(
-            begin=self.begin, checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end,
-            wire=self.wire,
-            task=self.task, method=self.method, parallel=len(self.nodes.available) or None, opens_data=False,
-            status=self.missing, startup="waiting for Flower's nodes", no_replay=self.messages.no_replay,
-        )  # fmt: skip
+    def parallel(self) -> int | None:  # type: ignore[override]
+        return len(self.nodes.available) or None
 
     def submit(self, job: Job) -> None:
         self._check()
@@ -158,7 +160,8 @@ class FlowerPool(Pool):
         while True:
             self._check_interrupt()
             self._check()
-            self.deadlines.check_end(self.now)
+            if self.now >= self.deadline:
+                raise TimeUp(f"the run's {self.deadline:g} s are over.")
             if self.ready:
                 return self.ready.popleft()
             if not (self.waiting or self.absent or any(not running.ignored for running in self.running.values())):
@@ -171,7 +174,7 @@ class FlowerPool(Pool):
             if any(not running.late for running in self.running.values()) or self.ready:
                 self._last_answer = time.monotonic()
             elif time.monotonic() - self._last_answer > TIMEOUT:
-                raise WorkFailed(f"no node has answered for {TIMEOUT:g} s. {self.missing()}")
+                raise WorkFailed(f"no node has answered for {TIMEOUT:g} s. {self.status()}")
 
     def interrupt(self, on: bool = True) -> None:
         """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
@@ -236,7 +239,7 @@ class FlowerPool(Pool):
         if failed:
             raise failed
         if not replies:
-            time.sleep(max(min(self._pause, self.deadlines.end - self.now), 0.0))
+            time.sleep(max(min(self._pause, self.deadline - self.now), 0.0))
             self._pause = min(1.5 * self._pause, POLLS[1])
 
     def _finish(self, reply: NodeReply) -> None:
@@ -341,7 +344,7 @@ class FlowerPool(Pool):
             state.clear()
         self._began = self._began and time.monotonic()
 
-    def missing(self) -> str:
+    def status(self) -> str:
         """How many clients have no node; empty if all have one."""
         without = [client for client in range(self.task.clients) if not self.nodes.find(client, self._stuck())]
         if not without:
@@ -364,7 +367,7 @@ class FlowerPool(Pool):
     def _wait_for_nodes(self) -> None:
         """Wait until every client has a node, at most `wait` seconds if there is any node."""
         began = self._began = time.monotonic()
-        while missing := self.missing():
+        while missing := self.status():
             self._check_interrupt()
             waited = time.monotonic() - began
             if self.nodes.available and waited > self.wait:
@@ -383,7 +386,7 @@ class FlowerPool(Pool):
     def _drain(self) -> None:
         """Wait for jobs under way, so that they do not block their nodes in the next run."""
         self.begin()  # which ignores their updates
-        until, self.deadlines.end = time.monotonic() + self.drain, math.inf
+        until, self.deadline = time.monotonic() + self.drain, math.inf
         while self.running and time.monotonic() < until:
             with suppress(TardygradError):
                 self._collect()

@@ -21,9 +21,9 @@ from tardygrad.core.method import Method
 from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import VectorStore
+from tardygrad.engines.contract import Pending, Pool
 from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.fleet_clock import FleetClock, matched
-from tardygrad.engines.pool import Features, Pending, Pool
 from tardygrad.engines.ray.connection import POLL, STOP_TIMEOUT, TIMEOUT
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
 from tardygrad.engines.ray.jobs import Ready, RunningJob
@@ -33,7 +33,7 @@ from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.transport import Transport
 from tardygrad.engines.ray.workers import Workers
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Interrupted, Invalid, WorkFailed, check_choice, checked_call, type_and_first_line
+from tardygrad.errors import Interrupted, Invalid, TimeUp, WorkFailed, check_choice, checked_call, type_and_first_line
 from tardygrad.fleet import Fleet
 
 
@@ -65,6 +65,10 @@ class RayPool(Pool):
             Only workers there do its jobs, at least one; while no machine is that place, the client is lost.
     """
 
+    task: Task
+    method: Method
+    deadline: float = math.inf
+    opens_data = False
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker", "place")
 
     @remembers_call
@@ -101,6 +105,8 @@ class RayPool(Pool):
         self.places = Places(task, place)
         new_actor = partial(self.session.new_worker, cpus_per_worker, processes=processes_per_worker)
         self.workers = Workers(self._ray, new_actor, self.places.spread, workers)
+        self.parallel, self.processes = self.workers.wanted, processes_per_worker
+        self.startup, self.asleep = self.session.startup, self.fleet_clock.asleep
         self.transport = Transport(self._ray, self.workers, self.places, wire, server_shards)
         self.deadlines = Deadlines(patience, grace)
         self.waiting: deque[Job] = deque()
@@ -117,20 +123,10 @@ class RayPool(Pool):
     def now(self) -> float:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
-    @property
-    def features(self) -> Features:
-        return Features(
-            begin=self.begin, checkpoint=self, interrupt=self.interrupt, deadline=self.deadlines.set_end,
-            evaluator=self.evaluator, vectors=self.vectors, wire=self.wire, fleet=self.fleet,
-            task=self.task, method=self.method,
-            parallel=self.workers.wanted, processes=self.session.processes, status=self.missing, opens_data=False,
-            startup=self.session.startup, asleep=self.fleet_clock.asleep,
-        )  # fmt: skip
-
     def submit(self, job: Job) -> None:
         self.session.check()
         if isinstance(job.x, Parts) != (len(self.shard_bounds) > 2):
-            raise Invalid("the server was not created with this pool's shards. Pass it vectors=pool.features.vectors.")
+            raise Invalid("the server was not created with this pool's shards. Pass it vectors=pool.vectors.")
         if not self.waiting:
             self._last_worker = time.monotonic()  # the pool may have been idle
         self.waiting.append(job)
@@ -139,7 +135,8 @@ class RayPool(Pool):
     def next(self) -> Message | None:
         while True:
             self._check()
-            self.deadlines.check_end(self.now)
+            if self.now >= self.deadline:
+                raise TimeUp(f"the run's {self.deadline:g} s are over.")
             if due := self.fleet_clock.next_at <= self.now:
                 self._collect(0.0)  # earlier messages come first
             if self.ready and not (due and self.fleet_clock.next_at <= self.ready[0].due):
@@ -157,7 +154,7 @@ class RayPool(Pool):
             if self.running or not (self.waiting or self.absent):
                 self._last_worker = time.monotonic()
             elif idle > TIMEOUT and not self.session.loading(self.workers.starting.values(), idle):
-                raise WorkFailed(f"no worker has answered for {TIMEOUT:g} s. {self.missing()}")
+                raise WorkFailed(f"no worker has answered for {TIMEOUT:g} s. {self.status()}")
 
     def _deliver(self) -> Message:
         if isinstance(self.ready[0].message, Update):
@@ -224,7 +221,7 @@ class RayPool(Pool):
 
     def _collect(self, seconds: float) -> None:
         """Handle the answers that are ready, or wait for one: `seconds`, or until a fleet event or the run's end."""
-        pause = min(seconds, max(min(self.fleet_clock.next_at, self.deadlines.end) - self.now, POLL / 10))
+        pause = min(seconds, max(min(self.fleet_clock.next_at, self.deadline) - self.now, POLL / 10))
         refs = [*self.running, *self.workers.starting]
         if not refs:
             time.sleep(pause)
@@ -324,12 +321,14 @@ class RayPool(Pool):
     def restore(self, pending: Pending) -> None:
         self._began = time.monotonic() - pending.now
         self.fleet_clock.resume(pending.due, pending.now)
+        self.asleep = ()
         for client in (client for _, client, serial in pending.due if serial >= 0):
             self._lose_client(client)
 
     def resize(self, workers: int) -> None:
         """Change the number of workers; surplus workers that are busy leave after their job."""
         self.workers.resize(workers, {running.worker for running in self.running.values()})
+        self.parallel = self.workers.wanted
 
     def begin(self) -> None:
         """Prepare for a run; updates for the run before will be ignored."""
@@ -339,6 +338,7 @@ class RayPool(Pool):
         for state in (self.waiting, self.absent, self.ready, self.transport, self.losses):
             state.clear()
         self.fleet_clock = FleetClock(self.task, self.method, self.fleet, self.fleet_clock.second)
+        self.asleep = self.fleet_clock.asleep
         self._began = time.monotonic()
 
     def _drop_shards(self) -> None:
@@ -362,7 +362,7 @@ class RayPool(Pool):
         self._began = time.monotonic()  # the shards have started
         return self.shards
 
-    def missing(self) -> str:
+    def status(self) -> str:
         """How many workers are missing and a likely reason; empty if none are."""
         present, wanted = len(self.workers.free) + len(self.running), self.workers.wanted
         if present >= wanted:

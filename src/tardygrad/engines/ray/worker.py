@@ -19,8 +19,8 @@ from torch.utils.dlpack import from_dlpack
 from tardygrad.core import admission
 from tardygrad.core.messages import NOTHING, Job, Refused, StateReference, Update
 from tardygrad.core.transforms import State
+from tardygrad.engines.contract import pack, perform
 from tardygrad.engines.fleet_clock import corrupt
-from tardygrad.engines.pool import pack, perform
 from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import WorkFailed, described_error

@@ -16,8 +16,8 @@ from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.attendance import DROPS, LOST, SLEEP, Entry
 from tardygrad.engines.child_process import process_count
+from tardygrad.engines.contract import Pending, Pool, perform, perform_together
 from tardygrad.engines.fleet_clock import CHANGES, corrupt, matched, round_trips
-from tardygrad.engines.pool import Features, Pending, Pool, perform, perform_together
 from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer, checked_call
 from tardygrad.fleet import Fleet
@@ -42,7 +42,12 @@ class SimPool(Pool):
         rounds: T, if known: jobs that no round up to T needs are then not computed ahead.
     """
 
+    task: Task
+    method: Method
+    fleet: Fleet
+    deadline: float = math.inf
     now = 0.0
+    virtual_clock = True
 
     @remembers_call
     @checked_call
@@ -74,7 +79,6 @@ class SimPool(Pool):
             self._prefetcher = Prefetcher(task, method, workers)
         if batch > 1:
             self._batcher = Batcher(task, method, batch)
-        self._deadline = math.inf
 
     def begin(self) -> None:
         """Prepare for a run, and forget the run before."""
@@ -83,24 +87,12 @@ class SimPool(Pool):
         self._attendance = self._round_trips.attendance
         calendar = self._attendance.calendar()
         self.due: list[tuple[float, int, int, Job | None]] = [(*entry, None) for entry in calendar]  # a heap
-        self._asleep = self._attendance.asleep()  # when the run begins
+        self.asleep = self._attendance.asleep()
         self._repeats: dict[tuple[int, int], Update] = {}  # delivered once, and to be delivered again
         self._nights = 0  # entries about sleep since anything else happened
         self._rounds = self._total_rounds  # for the look-ahead; None once there is one
         if ahead := self._prefetcher or self._batcher:
             ahead.clear()
-
-    @property
-    def features(self) -> Features:
-        return Features(
-            begin=self.begin, checkpoint=self, deadline=self.set_deadline, fleet=self.fleet,
-            task=self.task, method=self.method,
-            parallel=self.parallel, asleep=self._asleep, virtual_clock=True,
-        )  # fmt: skip
-
-    def set_deadline(self, time: float) -> None:
-        """Let `next` raise `TimeUp` rather than return a message that is processed after this time."""
-        self._deadline = time
 
     def submit(self, job: Job) -> None:
         if self._rounds is not None:
@@ -126,8 +118,8 @@ class SimPool(Pool):
                 self._skip_nights()
             time, client, serial, job = self.due[0]
             now = max(time, self.now) + (0.0 if job is None else self.fleet.server_time)
-            if now > self._deadline:
-                raise TimeUp(f"the next message comes after {self._deadline:g} s.")
+            if now > self.deadline:
+                raise TimeUp(f"the next message comes after {self.deadline:g} s.")
             heappop(self.due)
             if job is None and (message := self._client_event((time, client, serial))) is None:
                 continue
@@ -140,7 +132,7 @@ class SimPool(Pool):
     def _skip_nights(self) -> None:
         """Skip sleep to shortly before anything else happens, or the deadline: a job may take millions of nights."""
         until = min((time for time, _, code, _ in self.due if code not in SLEEP), default=math.inf)
-        if (until := min(until, self._deadline)) < math.inf:
+        if (until := min(until, self.deadline)) < math.inf:
             skipped = self._attendance.skipped
             self.due = [(*skipped(entry[:3], until), None) if entry[2] in SLEEP else entry for entry in self.due]
             heapify(self.due)
@@ -203,7 +195,7 @@ class SimPool(Pool):
         return Pending(self.now, jobs, due, (*done, *self._repeats.values()))
 
     def restore(self, pending: Pending) -> None:
-        self.now, self._asleep = pending.now, ()
+        self.now, self.asleep = pending.now, ()
         calendar = self._attendance.resumed(list(pending.due), self.now)
         jobs = {(job.client, job.serial): job for job in pending.jobs}
         self.due = [(time, client, serial, jobs.get((client, serial))) for time, client, serial in calendar]
@@ -338,7 +330,7 @@ class Lookahead:
         self._pool, self._rounds = SimPool(clock, method, fleet), rounds
         self.is_over = False  # whether it knows the whole run
         self._known: defaultdict[int, dict[int, tuple[int, float]]] = defaultdict(dict)  # rounds when sent and arrived
-        self._submit(self._server.dispatch(self._pool.features.asleep))
+        self._submit(self._server.dispatch(self._pool.asleep))
 
     def arrives(self, job: Job) -> bool:
         """Whether a job arrives before the run's end, at most `WINDOW` rounds after it was sent."""

@@ -24,7 +24,7 @@ from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, as_vect
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.child_process import ChildProcess
-from tardygrad.engines.pool import perform
+from tardygrad.engines.contract import perform
 from tardygrad.errors import Invalid, WorkFailed
 
 VECTORS_PER_PROCESS = 6  # at least: two start vectors, and the local x, gradient, clipped gradient and move of a job

@@ -1,12 +1,11 @@
-"""The interface of an engine: it sends jobs to workers and returns their updates."""
+"""The interface of an engine, which sends jobs to workers and returns their updates, and what every worker does."""
 
 from __future__ import annotations
 
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -37,16 +36,6 @@ class Pending(NamedTuple):
     done: tuple[Update, ...] = ()  # computed in a batch but not yet due, or to be delivered a second time
 
 
-class Checkpointing(Protocol):
-    """Saves and restores the state of an engine."""
-
-    def pending(self) -> Pending:
-        """The engine's state between two messages."""
-
-    def restore(self, pending: Pending) -> None:
-        """Continue from a saved state; called once, on a new engine."""
-
-
 class Evaluator(Protocol):
     """Evaluates models while training continues."""
 
@@ -57,60 +46,44 @@ class Evaluator(Protocol):
         """The scores and the seconds they took; None if they are not ready and `wait` is False."""
 
 
-@dataclass(frozen=True)
-class Features:
-    """Optional features of an engine. By default it has none."""
-
-    begin: Callable[[], None] | None = None  # called when a run begins; forgets the run before
-    checkpoint: Checkpointing | None = None  # None: runs cannot be resumed
-    interrupt: Callable[[bool], None] | None = None  # True: the next `next()` raises `Interrupted`; False: undo that
-    deadline: Callable[[float], None] | None = None  # sets the time after which `next()` raises `TimeUp`
-    evaluator: Evaluator | None = None  # None: the run evaluates between two messages
-    vectors: Callable[[Method, Vector], VectorStore] = LocalVectors  # makes a server's vectors
-    wire: Wire = "float32"  # the number format of updates in transit
-    fleet: Fleet | None = None  # whose runtimes and failures the engine simulates or emulates
-    task: Task | None = None  # that the workers have; None: any
-    method: Method | None = None  # whose local work the workers do; None: any
-    opens_data: bool = True  # whether the run's process may open the clients' data; False: only the workers do
-    parallel: int | None = None  # number of jobs computed at once; None: unknown
-    processes: int = 1  # that do one job together; a replay needs 1
-    no_replay: str = ""  # why a replay cannot do the jobs again; empty: it can
-    asleep: tuple[int, ...] = ()  # clients that are asleep when the run begins: they get no job until they are awake
-    virtual_clock: bool = False  # time is simulated: it does not advance while the driver works
-    status: Callable[[], str] = str  # a message about missing workers; empty if none are missing
-    startup: str = ""  # what to tell the user if entering its `with` block takes long
-
-    def __post_init__(self) -> None:
-        check_choice("wire", self.wire, Wire)
-        if self.method is not None:
-            check_method(self.method)
-        if self.parallel is not None:
-            check_integer("parallel", self.parallel)
-        kinds: dict[str, Any] = {"fleet": Fleet | None, "asleep": tuple, "virtual_clock": bool, "opens_data": bool}
-        kinds |= dict.fromkeys(("startup", "no_replay"), str)
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
-                expected = type_hints.rule(kind)
-                raise Invalid(f"the feature `{name}` of a pool must be {expected}, got {getattr(self, name)!r}.")
-        methods: dict[str, tuple[str, ...]] = {"checkpoint": ("pending", "restore"), "evaluator": ("ask", "answer")}
-        methods |= dict.fromkeys(("begin", "interrupt", "deadline", "vectors", "status"), ("__call__",))
-        for name, wanted in methods.items():
-            value = getattr(self, name)
-            optional = name not in ("vectors", "status")
-            if not (value is None and optional) and not all(callable(getattr(value, each, None)) for each in wanted):
-                rule = "a function" if wanted == ("__call__",) else f"an object with {' and '.join(wanted)}"
-                raise Invalid(f"the feature `{name}` of a pool must be {rule}, got {value!r}.")
-
-
 class Pool(ABC):
-    """An engine. Subclass it, write `now`, `submit` and `next`, and declare in `features` what else it can do.
+    """An engine. Subclass it and write `now`, `submit` and `next`; override what else it can do.
 
     Every submitted job comes back exactly once, as an `Update`, as `Refused`, or with its client's `Lost` or `Asleep`
     (if that cancels it), in the order of the engine's clock.
+
+    The attributes below say what a run may expect of the engine; a class or an instance sets those that differ.
     """
 
     resume_keys: ClassVar[tuple[str, ...]] = ()
     """Keys of a spec's [engine] that may change when a run is resumed."""
+
+    task: Task | None = None
+    """The task that the workers have; None: that of any run."""
+    method: Method | None = None
+    """The method whose local work the workers do; None: any."""
+    fleet: Fleet | None = None
+    """The fleet whose runtimes and failures the engine simulates or emulates."""
+    wire: Wire = "float32"
+    """The number format of updates in transit."""
+    parallel: int | None = None
+    """The number of jobs computed at once; None: unknown."""
+    processes: int = 1
+    """The number of processes that do one job together; a replay needs 1."""
+    deadline: float | None = None
+    """Seconds of the clock after which `next` raises `TimeUp`: a run sets it. None: the engine knows no deadline."""
+    evaluator: Evaluator | None = None
+    """Evaluates beside the training; None: the run evaluates between two messages."""
+    opens_data: bool = True
+    """Whether the run's process may open the clients' data; False: only the workers do."""
+    virtual_clock: bool = False
+    """Whether time is simulated: then it does not advance while the driver works."""
+    asleep: tuple[int, ...] = ()
+    """The clients that are asleep when the run begins: they get no job until they are awake."""
+    no_replay: str = ""
+    """Why a replay cannot do the jobs again; empty: it can."""
+    startup: str = ""
+    """What to tell the user if entering the `with` block takes long."""
 
     @classmethod
     def resume_command(cls, folder: str, options: str) -> str:
@@ -130,12 +103,29 @@ class Pool(ABC):
     def next(self) -> Message | None:
         """Wait for the next message; None if no job is in flight, so that none can come."""
 
-    @property
-    def features(self) -> Features:
-        """What else this engine can do."""
-        return Features()
+    def begin(self) -> None:  # noqa: B027 (an engine that remembers nothing need not write it)
+        """Prepare for a run, and forget the run before."""
 
-    def close(self) -> None:  # noqa: B027 (an engine that holds nothing need not write it)
+    def interrupt(self, on: bool = True) -> None:  # noqa: B027
+        """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
+
+    def pending(self) -> Pending | None:
+        """The engine's state between two messages, for a checkpoint; None: its runs cannot be resumed."""
+        return None
+
+    def restore(self, pending: Pending) -> None:
+        """Continue from a saved state; called once, on a new engine."""
+        raise Invalid(f"cannot resume: {type(self).__name__} does not support checkpoints.")
+
+    def vectors(self, method: Method, x: Vector) -> VectorStore:
+        """Create the store of a server's vectors."""
+        return LocalVectors(method, x)
+
+    def status(self) -> str:
+        """A message about missing workers; empty if none are missing."""
+        return ""
+
+    def close(self) -> None:  # noqa: B027
         """Free what the engine holds; called at the end of its `with` block."""
 
     def __enter__(self) -> Self:
@@ -147,32 +137,40 @@ class Pool(ABC):
         self.close()
 
 
-def features_of(pool: Any) -> Features:
-    """The features of a pool; raises `Invalid` if the object declares none."""
-    rule = "a pool must be an instance of a subclass of tg.Pool, whose `features` are a tg.Features"
-    try:
-        features = pool.features
-    except AttributeError as error:
+ATTRIBUTES: dict[str, Any] = {
+    "fleet": Fleet | None, "processes": int, "deadline": float | None, "opens_data": bool, "virtual_clock": bool,
+    "asleep": tuple, "no_replay": str, "startup": str,
+}  # fmt: skip
+"""The types of a pool's attributes, apart from those that `check_pool` checks by rules of their own."""
+
+
+def check_pool(pool: Any) -> None:
+    """Raise `Invalid` unless an object is a pool whose attributes are as they should be."""
+    if not isinstance(pool, Pool):
         fix = " Use tardygrad.simulate, or a SimPool of it." if type(pool) is Fleet else ""
-        raise Invalid(f"{rule}, got {type(pool).__name__}: {error}.{fix}") from error
-    if not isinstance(features, Features):
-        raise Invalid(f"{rule}, got {pool!r} with features {features!r}.")
-    return features
+        raise Invalid(f"a pool must be an instance of a subclass of tg.Pool, got {type(pool).__name__}.{fix}")
+    check_choice("wire", pool.wire, Wire)
+    if pool.method is not None:
+        check_method(pool.method)
+    if pool.parallel is not None:
+        check_integer("parallel", pool.parallel)
+    for name, kind in ATTRIBUTES.items():
+        if not isinstance(value := getattr(pool, name), kind):
+            raise Invalid(f"the attribute `{name}` of a pool must be {type_hints.rule(kind)}, got {value!r}.")
 
 
 def check_work(pool: Pool, method: Method, task: Task) -> None:
     """Raise `Invalid` if the workers of a pool have another task, or do other local work than `method` says; the
     server's part of the method may differ."""
-    features = features_of(pool)
-    if features.task is not None and not is_same(features.task, task):
-        ours, theirs = (type(each).__name__ for each in (task, features.task))
+    check_pool(pool)
+    if pool.task is not None and not is_same(pool.task, task):
+        ours, theirs = (type(each).__name__ for each in (task, pool.task))
         rule = f"the pool must be made for the run's task ({ours}), got a pool made for another one ({theirs})"
         raise Invalid(f"{rule}. Pass the same object to both.")
-    made_for = features.method
-    if made_for is None:
+    if pool.method is None:
         return
     for name in ("inner", "local_steps", "local_epochs", "compensate", "curvature", "keep"):
-        ours, theirs = (without_addresses(repr(getattr(owner, name))) for owner in (method, made_for))
+        ours, theirs = (without_addresses(repr(getattr(owner, name))) for owner in (method, pool.method))
         if ours != theirs:
             raise Invalid(f"the pool has `{name}` {theirs}, and the run's method {ours}. Make a pool with that method.")
 

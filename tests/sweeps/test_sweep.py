@@ -9,11 +9,9 @@ import re
 import runpy
 import shutil
 import signal
-import sqlite3
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -170,13 +168,13 @@ def test_to_diverge_or_to_starve_is_a_result(small: str) -> None:
     assert (starved.status, starved.workable) == ("starved", False)
 
 
-def made(score: float | None, status: str = "finished", start: float = 0.1, **more: Any) -> Trial:
-    return Trial(0, "finished", {}, "SGDClip", {"accuracy": start}, [], status=status, accuracy=score, **more)
+def made(score: float | None, status: Any = "finished", start: float = 0.1, **more: Any) -> Trial:
+    return Trial(0, {}, "SGDClip", {"accuracy": start}, [], status=status, accuracy=score, **more)
 
 
 def test_the_workable_share_by_hand() -> None:
     trials = [made(0.9), made(0.83), made(0.81), made(0.1), made(None, "diverged"), made(None, "failed")]
-    trials += [made(None, "pruned")._replace(state="pruned"), made(0.9, start=0.89)]
+    trials += [made(None, "pruned"), made(0.9, start=0.89)]
     told = [True, True, False, False, False, None, None, True]  # 0.1 + 0.9 × 0.8 = 0.82
     assert [trial.workable for trial in judged(trials, "accuracy", 0.9, higher=True, target=False)] == told
     found = Sweep(
@@ -231,10 +229,11 @@ def test_accuracy_is_the_goal_where_there_is_one() -> None:
 
 
 def _kill(config: Any) -> None:
-    """Leave a study as a process does that dies while a trial is under way."""
-    study = Study(Path("killed"), config)
-    study.next()
-    study.close()
+    """Leave a study as a process does that dies while a trial is under way and another one is written."""
+    Study(Path("killed"), config).next()
+    with Path("killed/study.jsonl").open("a") as journal:
+        journal.write('{"op_code": 4, "study_id"')
+    Path("killed/study.jsonl.lock").touch()
 
 
 @pytest.mark.parametrize(("sampler", "trials", "stops"), [("random", 6, [2, 4]), ("tpe", 12, [5, 11])])
@@ -269,23 +268,15 @@ def test_what_was_done_stays_done(small: str) -> None:
     for _ in begun.go():
         if begun.done == 2:
             break
-    before = [(trial.number, trial.seeds) for trial in read("here").trials if trial.state == "finished"]
+    before = [(trial.number, trial.seeds) for trial in read("here").trials]
     assert len(before) == 2
-    assert [trial.state for trial in read("here").trials].count("waiting") == 1
     after = sweep(small, FEW, over=RATES, out="here")
     assert [(trial.number, trial.seeds) for trial in after.trials if (trial.number, trial.seeds) in before] == before
-    assert {trial.state for trial in after.trials} == {"finished"}
+    assert [trial.number for trial in after.trials] == [0, 1, 2]
     assert list(runner(small, over=RATES).go()) == []  # nothing is left to do
 
 
-def test_a_study_that_was_killed_while_it_was_made_is_made_anew(small: str) -> None:
-    Path("here").mkdir()
-    Path("here/study.db.draft").write_bytes(b"half of a database")
-    assert len(sweep(small, FEW, over=RATES, out="here").trials) == 3
-    assert not Path("here/study.db.draft").exists()
-
-
-def test_a_process_that_dies_is_replaced_and_its_trial_begun_saved_config(small: str) -> None:
+def test_a_process_that_dies_is_replaced_and_its_trial_begun_again(small: str) -> None:
     begun = runner(
         small, [*FEW, "run.rounds=30"], over=["method.local_lr=[0.01, 0.02, 0.03, 0.04, 0.05, 0.06]"], jobs=2
     )
@@ -317,7 +308,6 @@ def test_a_trial_that_kills_its_processes_fails_and_the_others_go_on(
     monkeypatch.setattr(running, "run_trial", deadly)
     found = sweep(small, FEW, over=RATES, out="here")
     assert [trial.status for trial in found.trials] == ["finished", "failed", "failed"]
-    assert [trial.state for trial in found.trials] == ["finished"] * 3
     assert found.trials[1].reason == ("4 processes died running it (exit code -9). Out of memory? Use fewer jobs.")
     assert found.trials[2].reason == "MemoryError: too large"
     assert len(list(Path().glob("tried-0.1-*"))) == RETRIES + 1
@@ -329,7 +319,7 @@ def test_pruning_ends_what_falls_behind(small: str) -> None:
     rates = "method.local_lr=[0.1, 0.0001, 0.001, 0.0002, 0.2]"
     changes = [*FEW, "run.evaluate_every=1", "run.rounds=32"]
     found = sweep(small, changes, over=[rates], prune=True, out="here")
-    states = [trial.state for trial in found.trials]
+    states = [trial.status for trial in found.trials]
     assert states[0] == "finished"
     assert states[1:4] == ["pruned"] * 3
     assert found.trials[1].seeds[0]["rounds"] == 2  # a sixteenth of all
@@ -370,8 +360,7 @@ def test_a_death_after_the_word_to_prune_changes_no_fate(
 
 def test_a_sweep_can_be_read_while_it_runs(small: str) -> None:
     begun = runner(small, over=RATES)
-    states = [[trial.state for trial in read("here").trials] for _ in begun.go()]
-    assert states == [["finished", "waiting", "waiting"], ["finished"] * 2 + ["waiting"], ["finished"] * 3]
+    assert [len(read("here").trials) for _ in begun.go()] == [1, 2, 3]
     assert read("here").space == {"method.local_lr": [0.01, 0.1, 0.3]}
 
 
@@ -404,121 +393,27 @@ def test_optuna_reads_a_study_as_the_docs_say(small: str, capsys: pytest.Capture
 
 def test_a_damaged_sweep_says_so(small: str, ended: Ended) -> None:
     ended(RATES)
-    with sqlite3.connect("here/study.db") as db:
-        db.execute("UPDATE trial_user_attributes SET value_json = '{}' WHERE key = 'result'")
-    with pytest.raises(
-        RecordError, match=r"the study in 'here/study\.db' is damaged: a trial in it is not complete\. Restore it"
-    ):
-        read("here")
-    Path("here/study.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
-    with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
-        read("here")
-    with pytest.raises(RecordError, match=r"the study in '.*' is damaged \(file is not a database\)"):
-        sweep(small, FEW, over=RATES, out="here")
-    with pytest.raises(RecordError, match="the study of the sweep cannot be read or written: file is not a database"):
-        Study(Path("here"), configure(small, FEW, over=RATES)[0])
-    Path("here/sweep.json").write_text('{"versions": {}}')
-    with pytest.raises(RecordError, match="the record in 'here' is damaged"):
-        saved_config(Path("here"))
+    journal, config = Path("here/study.jsonl"), Path("here/sweep.json")
+    lines = journal.read_text("utf-8").splitlines(keepends=True)
+    for content in (["no journal at all\n", *lines], lines[1:]):
+        journal.write_text("".join(content), "utf-8")
+        for look in (lambda: read("here"), lambda: sweep(small, FEW, over=RATES, out="here")):
+            with pytest.raises(RecordError, match=r"^the study in 'here/study\.jsonl' is damaged \(.+\)\. Restore it"):
+                look()
+        assert journal.read_text("utf-8") == "".join(content)
+    whole = read_json(config)
+    for damage in ({"versions": {}}, whole | {"space": {"method.other": [1]}}):
+        write_json(config, damage)
+        with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
+            saved_config(Path("here"))
     with pytest.raises(Invalid, match=r"'.' holds no run: sweep.json cannot be read"):
         read(".")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"spec": {}},
-        {"spec": [1]},
-        {"spec": {"run": {}}},
-        {"spec": {"run": {"seed": 0, "threads": "x"}}},
-        {"trials": "many"},
-        {"trials": 5},
-        {"trials": True},
-        {"space": [1]},
-        {"space": {}},
-        {"space": {"method.local_lr": 5}},
-        {"space": {"method.local_lr": []}},
-        {"space": {"method.local_lr": {"low": 1}}, "sampler": "tpe"},
-        {"space": {"method.local_lr": {"low": "a", "high": 1, "log": False}}, "sampler": "tpe"},
-        {"sampler": "foo"},
-        {"name": None},
-        {"best": "time"},
-        {"score": "number"},
-        {"more": 1},
-    ],
-    ids=str,
-)
-def test_a_sweep_json_that_cannot_be_right_is_damaged(small: str, ended: Ended, damage: Any) -> None:
-    ended(RATES)
-    place, study = Path("here/sweep.json"), Path("here/study.db").read_bytes()
-    write_json(place, read_json(place) | damage)
-    with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
-        saved_config(Path("here"))
-    with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(.+\)\.$"):
+    Path("here/study.db").touch()
+    write_json(config, whole)
+    with pytest.raises(
+        Invalid, match=r"^the sweep in 'here' is of an earlier version\. Run it again in another folder"
+    ):
         sweep(small, FEW, over=RATES, out="here")
-    assert Path("here/study.db").read_bytes() == study
-
-
-def _attribute(key: str, value: str) -> str:
-    return f"UPDATE trial_user_attributes SET value_json = '{value}' WHERE key = '{key}'"
-
-
-def _result(key: str, value: str) -> str:
-    return f"UPDATE trial_user_attributes SET value_json = json_set(value_json, '$.{key}', json('{value}'))"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE trials SET state = 'FOO'",
-        "UPDATE trials SET number = 'a'",
-        "DELETE FROM trial_user_attributes",
-        "DELETE FROM trial_user_attributes WHERE key = 'params'",
-        _attribute("params", "5"),
-        _attribute("params", "[1]"),
-        _attribute("params", "{"),
-        _attribute("group", '["a"]'),
-        _attribute("group", '{"a": {}}'),
-        _attribute("result", "5"),
-        *(
-            f"{_result(key, value)} WHERE key = 'result'"
-            for key, value in (
-                ("value", '"1"'),
-                ("value", "true"),
-                ("value", "1e999"),
-                ("status", '["x"]'),
-                ("status", '"<b>"'),
-                ("reason", "{}"),
-                ("seeds", "{}"),
-                ("seeds", "[5]"),
-                ("seeds[0].loss", '"a"'),
-            )
-        ),
-    ],
-)
-def test_a_trial_that_cannot_be_right_is_damaged(small: str, ended: Ended, damage: str) -> None:
-    ended(ONE)
-    with sqlite3.connect("here/study.db") as db:
-        assert db.execute(damage).rowcount == 1 or damage.startswith("DELETE")
-    study = Path("here/study.db").read_bytes()
-    for look in (lambda: read("here"), lambda: sweep(small, FEW, over=ONE, out="here")):
-        with pytest.raises(
-            RecordError, match=r"^the study in 'here/study\.db' is damaged: a trial in it is not complete"
-        ):
-            look()
-    assert Path("here/study.db").read_bytes() == study
-
-
-def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
-    ended(ONE)
-    with sqlite3.connect("here/study.db") as db:
-        db.executescript("DELETE FROM trials; DELETE FROM studies")
-    with pytest.raises(RecordError, match=r"^the record in 'here' is damaged \(KeyError: .+\)\.$"):
-        sweep(small, FEW, over=ONE, out="here")
-    Path("here/study.db").write_bytes(b"")
-    with pytest.raises(RecordError, match=r"^the study in '.*' is damaged \(no such table: trials\)\. Restore it"):
-        sweep(small, FEW, over=ONE, out="here")
-    assert Path("here/study.db").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -526,10 +421,7 @@ def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
     [
         ({"over": ["method.bufer=[1]"]}, r"\[method\] has no key `bufer`. Did you mean 'buffer'\?"),
         ({"over": ["method.buffer=[]"]}, "`method.buffer` needs one or more different values, got"),
-        ({"over": ["method.buffer=[2, 4, 2]"]}, "needs one or more different values"),
         ({"over": ["method.buffer=2"]}, r"--over must be TABLE.KEY=\[VALUES\]"),
-        ({"over": ["method.buffer=[2,"]}, r"--over must be TABLE.KEY=\[VALUES\]"),
-        ({"over": ["buffer=[2]"]}, r"--over must be TABLE.KEY=\[VALUES\]"),
         ({"over": ["method.buffer=[2, 64]"]}, "`buffer` must be between 1 and the number of clients"),
         ({"over": ["method.lr=[1979-05-27]"]}, "`method.lr` must be a number or a schedule"),
         ({"over": ["method.lr=[1]", "method.lr=[2]"]}, "a key can be swept only once, got `method.lr` twice"),
@@ -539,20 +431,15 @@ def test_a_study_without_content_is_damaged(small: str, ended: Ended) -> None:
         ({"over": ["method.lr={low=1, high=0.1}"], "sampler": "tpe"}, "a range must have low < high, got low=1"),
         ({"over": ["method.lr={low=0, high=1, log=true}"], "sampler": "tpe"}, "a range must have 0 < low < high"),
         ({"over": ["method.lr={low=0}"], "sampler": "tpe"}, "a range needs two finite numbers"),
-        ({"over": ["method.lr={low=-1, high=1}"], "sampler": "tpe"}, "`lr` must be"),
         ({"over": ["method.lr={lo=0}"], "sampler": "tpe"}, "got `lo` for `method.lr`. Did you mean 'low'?"),
-        ({"over": ["method.buffer={low=2, high=64}"], "sampler": "tpe"}, "`buffer` must be between 1 and the number"),
         ({"sampler": "best"}, "`sampler` must be one of grid, random, tpe, got 'best'"),
         ({"best": "speed"}, "`best` must be a test score of the task, one of loss, distance, or time, got 'speed'"),
-        ({"best": "accuracy"}, "`best` must be a test score of the task, one of loss, distance, or time, got"),
         ({"best": "time"}, "--best time and --target must be used together"),
         ({"best": "time", "target": math.nan}, "`target` must be a finite number, got nan"),
-        ({"best": "time", "target": -math.inf}, "`target` must be a finite number, got -inf"),
         (
             {"over": [f"run.seed={[*range(9999)]}", f"run.rounds={[*range(1, 1001)]}", "method.local_lr=[1]"]},
             "a grid must have at most 100,000 points, got 9,999,000. Use the sampler random.",
         ),
-        ({"target": 0.9}, "--best time and --target must be used together"),
         ({"trials": 5}, "a grid has as many trials as points, got 5"),
         ({"trials": 0, "sampler": "tpe"}, "`trials` must be a whole number, 1 or more, got 0"),
         ({"seeds": 0}, "`seeds` must be a whole number, 1 or more, got 0"),
@@ -632,19 +519,10 @@ def test_a_folder_is_gone_on_with_only_if_the_same_is_asked(small: str, ended: E
         sweep(small, FEW, over=RATES, seeds=2, out="here")
     with pytest.raises(Invalid, match=r"`run.rounds` is 12 there, got 13"):
         sweep(small, [*FEW, "run.rounds=13"], over=RATES, out="here")
-    Path("here/sweep.json").unlink()
-    with pytest.raises(Invalid, match=r"the folder 'here' has a study.db but no sweep.json"):
-        sweep(small, FEW, over=RATES, out="here")
     Path("run").mkdir()
     Path("run/spec.json").write_text("{}")
     with pytest.raises(Invalid, match="already holds a run"):
         sweep(small, FEW, over=RATES, out="run")
-
-
-def test_the_best_loss_is_the_lowest_also_in_sweeps_of_earlier_versions(small: str) -> None:
-    config, _ = configure(small, over=["method.lr=[1.0]"])
-    old = replace(config, best="loss", score="accuracy", higher=True)
-    assert (old.direction(), replace(old, best="accuracy").direction()) == ("minimize", "maximize")
 
 
 def test_a_combination_that_cannot_be_is_a_failed_trial(small: str) -> None:

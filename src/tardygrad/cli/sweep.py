@@ -11,10 +11,8 @@ from tardygrad.engines.child_process import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.checks import quoted
-from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
-from tardygrad.runs.signals import Signals
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
 from tardygrad.sweeps.compare import is_comparison, read_comparison
 from tardygrad.sweeps.result import sweep_table
@@ -26,7 +24,7 @@ SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "p
 def sweep(options: commands.Sweep) -> None:
     """Run a spec with many settings, or continue a sweep."""
     from tardygrad.sweeps.config import build_task, configure, saved_config
-    from tardygrad.sweeps.runner import Runner, best_so_far, check_same
+    from tardygrad.sweeps.runner import check_same, run_sweep
 
     source, overrides, out = options.source, options.overrides, options.out
     settings = {name: getattr(options, name) for name in SETTINGS}
@@ -45,22 +43,18 @@ def sweep(options: commands.Sweep) -> None:
             with waiting("preparing the task; the first time may take minutes"):
                 config, tasks = configure(source, overrides, **given, trust=options.trust)
             folder = Path(out) if out else new_run_dir(f"{config.name}-sweep")
-            if (folder / "sweep.json").is_file():
-                check_same(folder, config)
-        before = read(folder).trials if (folder / "sweep.json").is_file() else None
-        done = sum(trial.status is not None for trial in before or ())
-        left = "" if before is None else f": {done} done, {config.trials - done} to go"
+            check_same(folder, config)
+        left = ""
+        if (folder / "sweep.json").is_file():
+            done = len(read(folder).trials)
+            left = f": {done} done, {config.trials - done} to go"
         say(f"{plural(config.trials, 'trial')} of {config.name}, in {folder}{left}")
-        runner = Runner(folder, config, tasks, jobs)
-        describe = best_so_far(config, before or ())
-        with Signals(runner.stop) as signals:
-            for _ in progress_bar(runner.go(), describe, what="trial", total=config.trials, done=done):
-                pass
-    _show(read(folder), folder, json=options.json)
-    if signals.received is not None:
-        say(f"stopped after {plural(runner.done, 'trial')}; continue with: tardygrad sweep {quoted(folder)}")
-        raise typer.Exit(128 + signals.received)
-    if all(trial.status == "failed" for trial in read(folder).trials):
+        found, signal = run_sweep(config, tasks, folder, jobs=jobs)
+    _show(found, folder, json=options.json)
+    if signal is not None:
+        say(f"stopped after {plural(len(found.trials), 'trial')}; continue with: tardygrad sweep {quoted(folder)}")
+        raise typer.Exit(128 + signal)
+    if all(trial.status == "failed" for trial in found.trials):
         raise typer.Exit(1)
 
 
@@ -73,7 +67,7 @@ def _show_python_sweep(folder: Path, *, json: bool) -> None:
             show(f"{read_comparison(folder)}\nreport with: tardygrad report {quoted(folder)}")
         else:
             _show(found, folder, json=json)
-        if left := found.total - sum(trial.status is not None for trial in found.trials):
+        if left := found.total - len(found.trials):
             what, call = ("run", "compare(") if compared else ("trial", f"sweep({factory}, ")
             how = f"tardygrad.{call}..., out={str(folder)!r})"
             say(f"{plural(left, what)} to go; it was started in Python, so continue it there: {how}")

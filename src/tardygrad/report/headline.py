@@ -125,7 +125,7 @@ def _seeds(compared: ComparedRuns) -> str:
 
 def sweep_headline(sweep: Sweep) -> str:
     """The result of a sweep in one sentence."""
-    done, best = sum(trial.status is not None for trial in sweep.trials), best_of(sweep)
+    done, best = len(sweep.trials), best_of(sweep)
     trials = plural(sweep.total, "trial") if done == sweep.total else f"{done} of {plural(sweep.total, 'trial')} so far"
     if best is None or best.value is None:
         return f"{trials}, none with a {printable(sweep.goal)}."

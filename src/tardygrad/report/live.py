@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 CONNECTIONS = 50  # at once
 TIMEOUT = 10.0  # seconds without a byte after which a connection ends
 PAUSE = 0.1  # seconds to wait if the system has no room for a connection
-FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "comparison.json", "study.db", "study.db-wal")
+FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "comparison.json", "study.jsonl")
 
 
 class Pages:

@@ -24,7 +24,7 @@ SHAPES = {"pruned": "triangle-down", "diverged": CROSS, "starved or failed": "di
 
 def history(sweep: Sweep) -> Iterator[Figure]:
     """The score of every trial in the order of their numbers, and the best one so far."""
-    trials = _done(sweep)
+    trials = sweep.trials
     rows = [{**_row(trial), "end": _end(trial)} for trial in trials]
     scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
     if len(scored) < 2:
@@ -78,7 +78,7 @@ def importance(sweep: Sweep) -> Iterator[Figure]:
 
 def slices(sweep: Sweep) -> Iterator[Figure]:
     """The score against every key with several numbers as values, one point per trial."""
-    trials = _done(sweep)
+    trials = sweep.trials
     sides = _numeric_keys(trials)
     if not sides:
         return
@@ -148,10 +148,6 @@ def _bare(key: str) -> str:
     return printable(key).removeprefix("method.")
 
 
-def _done(sweep: Sweep) -> list[Trial]:
-    return [trial for trial in sweep.trials if trial.state in ("finished", "pruned")]
-
-
 def _row(trial: Trial) -> Row:
     return {"trial": trial.number, "group": printable(trial.group), "score": finite(trial.value)}
 
@@ -163,9 +159,7 @@ def _level(trial: Trial, key: str) -> float | None:
 
 
 def _end(trial: Trial) -> str:
-    if trial.state == "pruned":
-        return "pruned"
-    return trial.status if trial.status in ("finished", "diverged") else "starved or failed"
+    return trial.status if trial.status in ("finished", "diverged", "pruned") else "starved or failed"
 
 
 def _numeric_keys(trials: list[Trial]) -> list[str]:
@@ -200,5 +194,5 @@ def _form(sweep: Sweep) -> str:
 
 def _level_scale(sweep: Sweep) -> alt.Scale:
     """The position of scores."""
-    scores = [score for trial in _done(sweep) if (score := finite(trial.value)) is not None]
+    scores = [score for trial in sweep.trials if (score := finite(trial.value)) is not None]
     return _axis_scale(not sweep.higher and bool(scores) and 0 < 20 * min(scores) < max(scores), padding=14)

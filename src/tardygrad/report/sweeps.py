@@ -48,9 +48,9 @@ def sweep_sections(sweep: Sweep, name: str, number: int, folder: Path | None = N
 
 
 def _progress(sweep: Sweep) -> str:
-    states = [trial.state for trial in sweep.trials]
-    pruned = f", {states.count('pruned')} of them pruned" if "pruned" in states else ""
-    done = f"{states.count('finished') + states.count('pruned')} of {plural(sweep.total, 'trial')} are done{pruned}."
+    statuses = [trial.status for trial in sweep.trials]
+    pruned = f", {statuses.count('pruned')} of them pruned" if "pruned" in statuses else ""
+    done = f"{len(statuses)} of {plural(sweep.total, 'trial')} are done{pruned}."
     warning = remark(sweep)
     note = f" Note: {printable(warning, 300)}." if warning else ""
     return f"{done} The best is chosen by {printable(sweep.goal)}{direction_note(sweep)}.{note}"
@@ -58,8 +58,7 @@ def _progress(sweep: Sweep) -> str:
 
 def _resume(sweep: Sweep, folder: Path | None) -> Iterator[Code]:
     """The command that continues a sweep which has trials to go and is not running."""
-    left = sweep.total - sum(trial.status is not None for trial in sweep.trials)
-    if folder and left and not sweep.config.get("factory") and is_locked(folder) is False:
+    if folder and len(sweep.trials) < sweep.total and not sweep.config.get("factory") and is_locked(folder) is False:
         yield Code("Continue the sweep:", f"tardygrad sweep {shlex.quote(printable(folder, 1000))}")
 
 
@@ -93,9 +92,9 @@ def _best(sweep: Sweep) -> Table:
     for group in found:
         share = "–" if group.share is None else f"{group.workable} of {group.judged} ({group.share:.0%})"
         ends = (str(group.diverged), *(str(getattr(group, name)) for name in others))
-        counts = (share, f"{group.done} of {group.trials}", *ends)
+        counts = (share, str(group.trials), *ends)
         best = group.best
-        settings = "none" if sweep.best != "time" or target is None or not group.done else f"none reached {target:g}"
+        settings = "none" if sweep.best != "time" or target is None else f"none reached {target:g}"
         if best:
             settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
         cells = (column.cell(best) for column in scores)
@@ -111,7 +110,7 @@ def _seconds(sweep: Sweep) -> str:
 
 def _top(sweep: Sweep) -> Iterator[Block]:
     """The best trials of all groups with exact settings, and the command that runs the best one."""
-    valued = [(trial.value, trial) for trial in sweep.trials if trial.value is not None and trial.state == "finished"]
+    valued = [(trial.value, trial) for trial in sweep.trials if trial.value is not None]
     sign = -1.0 if sweep.higher else 1.0
     ranked = [trial for _, trial in sorted(valued, key=lambda pair: sign * pair[0])][:TOP]
     if not ranked:

@@ -20,8 +20,6 @@ from tardygrad.sweeps.trials import remark as remark
 def sweep(source: str | Path, changes: Sequence[str] = (), *, out: str | Path, jobs: int = 1, **settings: Any) -> Sweep:
     """Run every trial that the folder `out` has no result of; the settings are those of `config.configure`."""
     from tardygrad.sweeps.config import configure  # Optuna is slow to import, and reading does not need it
-    from tardygrad.sweeps.runner import Runner
+    from tardygrad.sweeps.runner import run_sweep
 
-    for _ in Runner(Path(out), *configure(source, changes, **settings), jobs).go():
-        pass
-    return read(out)
+    return run_sweep(*configure(source, changes, **settings), Path(out), jobs=jobs)[0]

@@ -15,7 +15,7 @@ from tardygrad.results.comparison import Comparison, Contender, SeedResult
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
-from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_sweep, seed_list
+from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_made, seed_list
 from tardygrad.sweeps.result import SweepResult
 from tardygrad.sweeps.trials import Sweep, Trial, read
 
@@ -105,11 +105,10 @@ def compare(
         "notes": [*_notes(tuned.values(), numbers), *filter(None, [directions.note(score)])],
     }  # fmt: skip
     if out is not None:
-        if (Path(out) / "sweep.json").exists():
-            check_same(Path(out), config)
+        check_same(Path(out), config)
         make_directory(require_new(Path(out)))
         write_json(Path(out) / FILE, view)
-    found = run_sweep(config, source, jobs=jobs, out=out, what="run")
+    found = run_made(config, source, jobs=jobs, out=out, what="run")
     for trial in found.trials:
         if trial.status == "failed":
             raise WorkFailed(
@@ -136,10 +135,14 @@ def _comparison(found: Sweep, view: Row) -> Comparison:
     Args:
         view: the content of the file `FILE`: what to show of the runs.
     """
-    higher = bool(view.get("higher", not Directions().prefers_lower(view["score"])))  # earlier versions do not say it
-    by_method: dict[str, list[SeedResult]] = {name: [] for name in found.space[METHOD]}
-    for trial in found.trials:
-        by_method[trial.params[METHOD]].append(_seed_result(trial, view["score"], view["target"], higher))
+    higher, trials = view["higher"], {(trial.params[METHOD], trial.params["seed"]): trial for trial in found.trials}
+    by_method = {
+        name: [
+            _seed_result(seed, trials.get((name, seed)), view["score"], view["target"], higher)
+            for seed in found.space["seed"]
+        ]
+        for name in found.space[METHOD]
+    }
     workable, settings = dict(view["workable"]), dict(view["settings"])
     return Comparison(
         [Contender(name, runs, workable.get(name), settings.get(name, {})) for name, runs in by_method.items()],
@@ -148,11 +151,11 @@ def _comparison(found: Sweep, view: Row) -> Comparison:
     )
 
 
-def _seed_result(trial: Trial, score: str, target: float | None, higher: bool) -> SeedResult:
+def _seed_result(seed: int, trial: Trial | None, score: str, target: float | None, higher: bool) -> SeedResult:
     """The result of a run from what is stored of it."""
     column, sign = 2 if score == "loss" else 3, 1.0 if higher else -1.0
-    if not trial.seeds:  # not run yet, or failed
-        return SeedResult(trial.params["seed"], trial.status or "waiting", None, None, 0.0, [], {})
+    if trial is None or not trial.seeds:  # not run yet, or failed
+        return SeedResult(seed, trial.status if trial else "waiting", None, None, 0.0, [], {})
     (row,) = trial.seeds
     final = row["loss"] if score == "loss" else row["accuracy"]
     points = [(at[1], at[column]) for at in row["curve"] if at[column] is not None]

@@ -22,10 +22,8 @@ from tardygrad.core.method import without_addresses
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
 from tardygrad.runs.directions import Directions
-from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
-from tardygrad.runs.signals import Signals
 from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
 from tardygrad.sweeps.trial import Stop, score_run, start_scores
 from tardygrad.sweeps.trials import Sweep, Trial, read
@@ -193,7 +191,7 @@ def sweep(
         make_run, space, seed_list(seeds), budget=budget, target=target, sampler=sampler, trials=trials, best=best,
         workable=workable,
     )  # fmt: skip
-    return SweepResult(run_sweep(config, source, jobs=jobs, out=out), make_run, source.seeds)
+    return SweepResult(run_made(config, source, jobs=jobs, out=out), make_run, source.seeds)
 
 
 def configure(
@@ -248,29 +246,23 @@ def configure(
     return replace(config, score=score, higher=higher, best="time" if target is not None else score), source
 
 
-def run_sweep(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:
-    """Run every trial that the folder `out` has no result of, with a progress bar on a terminal.
+def run_made(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:
+    """Run every trial that the folder `out` has no result of.
 
     Args:
         what: to call a trial.
     """
-    from tardygrad.sweeps.runner import Runner, best_so_far, check_same
+    from tardygrad.sweeps.runner import check_same, run_sweep
 
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "sweep" if out is None else Path(out)
-        before = read(folder).trials if (folder / "sweep.json").exists() else []
-        if before:
-            check_same(folder, config)
-            source.check_stored(before, folder)
-        done = sum(trial.status is not None for trial in before)
-        runner, describe = Runner(folder, config, source, jobs), best_so_far(config, before)
-        with Signals(runner.stop) as signals:
-            for _ in progress_bar(runner.go(), describe, what=what, total=config.trials, done=done):
-                pass
-        if signals.received is not None:
-            fix = "Nothing is stored without out=..." if out is None else "The same call continues"
-            raise KeyboardInterrupt(f"stopped after {runner.done} of {config.trials} {what}s. {fix}.")
-        found = read(folder)
+        check_same(folder, config)
+        if (folder / "sweep.json").exists():
+            source.check_stored(read(folder).trials, folder)
+        found, signal = run_sweep(config, source, folder, jobs=jobs, what=what)
+    if signal is not None:
+        fix = "Nothing is stored without out=..." if out is None else "The same call continues"
+        raise KeyboardInterrupt(f"stopped after {len(found.trials)} of {config.trials} {what}s. {fix}.")
     if all(trial.status == "failed" for trial in found.trials):
         raise WorkFailed(f"every {what} failed, the first with: {found.trials[0].reason}")
     return found

@@ -25,7 +25,7 @@ def importances(sweep: Sweep) -> dict[str, float]:
     space = {key: distribution(values) for key, values in sweep.space.items()}
     study = optuna.create_study()
     for trial in sweep.trials:
-        if trial.state == "finished" and trial.value is not None and math.isfinite(trial.value):
+        if trial.value is not None and math.isfinite(trial.value):
             params = {key: scalar(trial.params[key]) for key in space if key in trial.params}
             known = {key: space[key] for key in params}
             with suppress(ValueError):  # a value outside the space, in a record that was changed

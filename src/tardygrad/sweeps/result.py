@@ -91,7 +91,7 @@ def arguments(params: Row) -> dict[str, Any]:
 
 
 def _statuses(trials: list[Trial]) -> dict[str, int]:
-    words = [trial.status or trial.state for trial in trials]
+    words = [trial.status for trial in trials]
     return {word: words.count(word) for word in dict.fromkeys(words)}
 
 
@@ -102,11 +102,12 @@ def sweep_table(sweep: Sweep) -> ResultTable:
     counted = ("finished", "diverged", *others)
     rows = []
     for group in found:
-        counts = (f"{group.done}/{group.trials}", *(str(getattr(group, name)) for name in counted))
+        counts = (str(group.trials), *(str(getattr(group, name)) for name in counted))
         workable = "–" if group.share is None else f"{group.workable}/{group.judged} {group.share:6.1%}"
         rows.append([group.name, *counts, workable, _value(group, sweep), _setting(group.best)])
     warning = remark(sweep)
-    notes = [*([warning] if warning else []), f"best by {sweep.goal}{direction_note(sweep)}"]
+    left = [f"{len(sweep.trials)} of {sweep.total} trials so far"] if len(sweep.trials) < sweep.total else []
+    notes = [*left, *([warning] if warning else []), f"best by {sweep.goal}{direction_note(sweep)}"]
     return ResultTable(["group", "trials", *counted, "workable", "best", "with"], rows, notes)
 
 
@@ -120,7 +121,7 @@ def direction_note(sweep: Sweep) -> str:
 
 def _value(group: GroupSummary, sweep: Sweep) -> str:
     if group.best is None or group.best.value is None:
-        return f"none reached {sweep.config['target']:g}" if sweep.best == "time" and group.done else ""
+        return f"none reached {sweep.config['target']:g}" if sweep.best == "time" else ""
     return f"{group.best.value:.1%}" if sweep.best == "accuracy" else f"{group.best.value:.4g}"
 
 

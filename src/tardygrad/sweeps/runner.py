@@ -1,6 +1,6 @@
 """The worker processes of a sweep, forked so that they share the task; only the parent writes the study.
 
-A worker that dies is replaced and its trial restarted. If the parent dies, all workers exit at once; until the last one
+A worker that dies is replaced and its trial run again. If the parent dies, all workers exit at once; until the last one
 has, the lock that they inherited keeps other processes out.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import mean
@@ -21,14 +21,16 @@ import torch
 from tardygrad.constructors.signature import shown
 from tardygrad.engines.child_process import ChildProcess, process_count
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row, exclusive, read_json, require_new, write_json
+from tardygrad.runs.progress import progress_bar
+from tardygrad.runs.record import Row, exclusive, read_json, require_new, to_json_value, write_json
 from tardygrad.runs.run import versions
-from tardygrad.sweeps.config import Config, read_config, saved_config
+from tardygrad.runs.signals import Signals
+from tardygrad.sweeps.config import Config
 from tardygrad.sweeps.study import Study
 from tardygrad.sweeps.trial import Source
-from tardygrad.sweeps.trials import Trial, read
+from tardygrad.sweeps.trials import Sweep, read
 
-RETRIES = 3  # worker deaths after which a trial is still restarted
+RETRIES = 3  # worker deaths after which a trial is still run again
 
 
 class SweepWorker(ChildProcess):
@@ -57,12 +59,15 @@ class Runner:
         self._stop = False
 
     def stop(self) -> None:
-        """End soon; unfinished trials are restarted when the sweep continues."""
+        """End soon; trials under way are run again when the sweep continues."""
         self._stop = True
 
     def go(self) -> Generator[Row, None, None]:
         """Run every trial that has no result yet."""
-        with _locked(self.folder, self.config):
+        with exclusive(require_new(self.folder), "the sweep in"):
+            check_same(self.folder, self.config)
+            if not (self.folder / "sweep.json").exists():
+                write_json(self.folder / "sweep.json", self.config.row() | {"versions": versions()})
             study = Study(self.folder, self.config)
             self.done = study.done
             try:
@@ -76,8 +81,6 @@ class Runner:
                 for worker in self._workers:
                     worker.join()
                 self._workers = []
-                study.requeue()
-                study.close()
 
     def _assign(self, study: Study) -> bool:
         """Give every idle worker a trial; whether any worker has one."""
@@ -103,7 +106,7 @@ class Runner:
             try:
                 message = worker.pipe.recv()
             except (EOFError, OSError):
-                message = self._replace(worker, trial, study)
+                message = self._replace(worker, trial)
             if isinstance(message, tuple):
                 with suppress(OSError):
                     worker.pipe.send(study.prune(trial, *message))
@@ -112,31 +115,40 @@ class Runner:
                 study.tell(trial, message)
                 yield message
 
-    def _replace(self, worker: SweepWorker, trial: optuna.trial.Trial, study: Study) -> Row | None:
+    def _replace(self, worker: SweepWorker, trial: optuna.trial.Trial) -> Row | None:
         """Replace a dead worker and restart its trial, or return a failure if the trial keeps killing workers."""
         code = worker.join()
         successor = self._workers[self._workers.index(worker)] = SweepWorker(self.config, self.source)
         self._deaths[trial.number] += 1
         if (deaths := self._deaths[trial.number]) > RETRIES:
             return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer jobs.")
-        self._send(successor, study.restart(trial))
+        self._send(successor, trial)
         return None
 
 
-def best_so_far(config: Config, before: Iterable[Trial]) -> Callable[[Row], str]:
-    """A function of each result that describes the best value so far, for a progress bar; of a comparison it is empty.
+def run_sweep(
+    config: Config, source: Source, folder: Path, *, jobs: int = 1, what: str = "trial"
+) -> tuple[Sweep, int | None]:
+    """Run every trial that the folder has no result of, with a progress bar on a terminal.
 
     Args:
-        before: trials of earlier sessions.
+        what: to call a trial.
+
+    Returns:
+        The sweep, and the number of the signal that ended it early, if one did.
     """
-    pick = max if config.direction() == "maximize" else min
+    before = read(folder).trials if (folder / "sweep.json").exists() else []
     values = [trial.value for trial in before if trial.value is not None]
+    runner, pick = Runner(folder, config, source, jobs), max if config.direction() == "maximize" else min
 
-    def describe(result: Row) -> str:
+    def best_so_far(result: Row) -> str:
         values.extend([] if result["value"] is None else [result["value"]])
-        return f"best {pick(values):.4g}" if values and "compared" not in config.spec["run"] else ""
+        return f"best {pick(values):.4g}" if values and what == "trial" else ""
 
-    return describe
+    with Signals(runner.stop) as signals:
+        for _ in progress_bar(runner.go(), best_so_far, what=what, total=config.trials, done=len(before)):
+            pass
+    return read(folder), signals.received
 
 
 def _failed(reason: str) -> Row:
@@ -191,28 +203,13 @@ def _cost(config: Config, row: Row) -> float:
     return math.inf if cost is None else cost
 
 
-@contextmanager
-def _locked(folder: Path, config: Config) -> Iterator[None]:
-    """Lock the folder for this sweep."""
-    with exclusive(require_new(folder), "the sweep in"):
-        if (folder / "sweep.json").exists():
-            check_same(folder, config)
-            read(folder)  # raises if it is damaged, before Optuna repairs it in its own way
-        elif (folder / "study.db").exists():
-            raise Invalid(f"the folder {str(folder)!r} has a study.db but no sweep.json. Choose another folder.")
-        else:
-            write_json(folder / "sweep.json", config.row() | {"versions": versions()})
-        yield
-
-
 def check_same(folder: Path, config: Config) -> None:
     """Raise `Invalid` if the folder holds a sweep with another configuration."""
-    saved = read_config(read_json(folder / "sweep.json"), folder)
-    before, now = _flat(saved.row()), _flat(config.row())
+    if not (folder / "sweep.json").exists():
+        return
+    before, now = (_flat(row) for row in (read_json(folder / "sweep.json"), to_json_value(config.row())))
     for key in dict.fromkeys([*now, *before]):
-        if key != "name" and now.get(key) != before.get(key):
-            with suppress(Invalid):  # it names code
-                saved_config(folder)  # raises if the file is damaged
+        if key != "name" and not key.startswith("versions.") and now.get(key) != before.get(key):
             differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
             raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 

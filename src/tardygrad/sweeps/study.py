@@ -1,8 +1,8 @@
-"""The study of a sweep: an Optuna study in SQLite, written by one process.
+"""The study of a sweep: Optuna's journal of the trials that have ended, and a study in memory that draws and prunes.
 
-All points of a grid are stored at the start; those of random and tpe are drawn one by one, each by a sampler whose seed
-is the trial's own and whose history is the trials so far. A trial's point is therefore fixed before it starts, and a
-trial that was running when a process died is queued again unchanged.
+A trial enters the journal when it has ended, whole, so each counts exactly once whatever dies: what was under way is
+run again from its start. Points have numbers: of a grid the place in it, of a sampler the order in which they are
+drawn, each by a sampler whose seed is the number's own and whose history is the trials so far.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +19,13 @@ from typing import Any, Literal
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 
 from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.record import Row, reading_record
+from tardygrad.runs.record import Row
 from tardygrad.sweeps.config import Config
 
 Space = Mapping[str, BaseDistribution]
@@ -34,12 +33,13 @@ Space = Mapping[str, BaseDistribution]
 
 Direction = Literal["maximize", "minimize"]
 
-_NAME = "sweep"
+FILE = "study.jsonl"
+NAME = "sweep"  # of the study in the journal
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Optuna's messages and turn its errors into `RecordError`."""
+    """Silence Optuna's messages."""
     log = logging.getLogger("optuna")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -47,79 +47,66 @@ def quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (
-        optuna.exceptions.StorageInternalError,
-        SQLAlchemyError,
-        RuntimeError,
-    ) as error:  # the last one for studies of other versions
-        reason = str(error.__cause__ or error).partition("\n")[0]
-        raise RecordError(
-            f"the study of the sweep cannot be read or written: {reason}. Fix that, then continue."
-        ) from error
     finally:
         log.setLevel(before)
 
 
 class Study:
-    """The trials of a sweep: waiting, running, or with a result."""
+    """The trials of a sweep: waiting, under way, or ended. Only the process that has locked the folder may have one."""
 
     @quiet()
     def __init__(self, folder: Path, config: Config) -> None:
-        self.config, path = config, folder / "study.db"
-        with reading_record(folder):
-            self.space = {key: distribution(values) for key, values in config.space.items()}
-            if new := not path.exists():
-                self._create(folder / "study.db.draft").replace(path)
-            self.storage = _database(path, new=new)
-            pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=_rung(config)) if config.prune else None
-            self.study = optuna.load_study(
-                study_name=_NAME, storage=self.storage, sampler=RandomSampler(), pruner=pruner
-            )
-            self.requeue()
-            trials = self.study.get_trials(deepcopy=False)
-            self._waiting = deque(trial._trial_id for trial in trials if not trial.state.is_finished())
-            self.done = len(trials) - len(self._waiting)
+        self.config, self.space = config, {key: distribution(values) for key, values in config.space.items()}
+        path, direction = folder / FILE, config.direction()
+        _repair(path)
+        if path.exists() and path.stat().st_size:
+            self._journal = _load(path)
+        else:
+            self._journal = optuna.create_study(study_name=NAME, storage=_storage(path), direction=direction)
+        ended = sorted(self._journal.get_trials(deepcopy=False), key=_number)
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=_rung(config)) if config.prune else None
+        self._live = optuna.create_study(direction=direction, pruner=pruner or optuna.pruners.NopPruner())
+        self._live.add_trials(ended)
+        self._verdicts: dict[tuple[int, int], bool] = {}  # point and round → whether the pruner ended it there
+        self._begun = {_number(trial) for trial in ended}
+        self._waiting = (
+            (number, params) for number, params in self._points() if number not in self._begun
+        )  # of a sampler endless
+        self.done = len(ended)
 
-    def _create(self, draft: Path) -> Path:
-        """Write a study with every point of a grid to a draft, which is renamed when it is complete."""
-        draft.unlink(missing_ok=True)
-        storage = _database(draft, new=True)
-        study = optuna.create_study(study_name=_NAME, storage=storage, direction=self.config.direction())
+    def _points(self) -> Iterator[tuple[int, Row]]:
+        """The points by their numbers; those of samplers are drawn when they are taken."""
         if self.config.sampler == "grid":
-            study.add_trials(map(self._trial, self.config.grid()))
-        storage.engine.dispose()
-        return draft
+            yield from enumerate(self.config.grid())
+            return
+        for number in range(self.config.trials):
+            yield number, {} if number in self._begun else self._draw(number)
 
-    def _trial(self, params: Row) -> FrozenTrial:
+    @quiet()
+    def next(self) -> optuna.trial.Trial | None:
+        """Begin the next trial; None if there is none left."""
+        if (point := next(self._waiting, None)) is None:
+            return None
+        number, params = point
         try:
             group = self.config.group(params)
         except Invalid:  # a bad combination drawn by a sampler; the trial will fail with the reason
             group = "refused"
-        return create_trial(
-            state=TrialState.WAITING,
-            params={key: scalar(value) for key, value in params.items()},
-            distributions=self.space,
-            user_attrs={"params": params, "group": group},
+        self._live.add_trial(
+            create_trial(
+                state=TrialState.WAITING,
+                params={key: scalar(value) for key, value in params.items()},
+                distributions=self.space,
+                user_attrs={"number": number, "params": params, "group": group},
+            )
         )
+        return self._live.ask()
 
-    @quiet()
-    def next(self) -> optuna.trial.Trial | None:
-        """Start the next trial; None if there is none left."""
-        if not self._waiting:
-            trials = self.study.get_trials(deepcopy=False)
-            if len(trials) >= self.config.trials:
-                return None
-            self.study.add_trial(self._trial(self._draw(trials)))
-            self._waiting.append(self.study.get_trials(deepcopy=False)[-1]._trial_id)
-        trial_id = self._waiting.popleft()
-        self.storage.set_trial_state_values(trial_id, TrialState.RUNNING)
-        return optuna.trial.Trial(self.study, trial_id)
-
-    def _draw(self, trials: list[FrozenTrial]) -> Row:
-        """Draw the next point, as a function of the seed, the trial's number and the trials so far."""
-        seed = streams.key(self.config.spec["run"]["seed"], "sweep", len(trials)) % 2**32
+    def _draw(self, number: int) -> Row:
+        """Draw a point, as a function of the seed, its number and the trials so far."""
+        seed = streams.key(self.config.spec["run"]["seed"], "sweep", number) % 2**32
         sampler = TPESampler(seed=seed) if self.config.sampler == "tpe" else RandomSampler(seed=seed)
-        drawn = draw(self.space, trials, sampler, self.config.direction())
+        drawn = draw(self.space, self._live.get_trials(deepcopy=False), sampler, self.config.direction())
         lists = {key: values for key, values in self.config.space.items() if isinstance(values, list)}
         return {
             key: next(item for item in lists[key] if scalar(item) == drawn[key]) if key in lists else drawn[key]
@@ -130,12 +117,17 @@ class Study:
     def prune(self, trial: optuna.trial.Trial, round: int, cost: float) -> bool:
         """Whether a trial has fallen behind other trials after the same number of rounds, in the loss if there is one.
 
+        A trial that is run again because its process died gets the answers it had.
+
         Args:
             cost: the test loss, or a number of which less is better.
         """
-        cost = cost if math.isfinite(cost) else math.inf
-        trial.report(-cost if self.config.direction() == "maximize" else cost, round)
-        return trial.should_prune()
+        place = trial.number, round
+        if place not in self._verdicts:
+            cost = cost if math.isfinite(cost) else math.inf
+            trial.report(-cost if self.config.direction() == "maximize" else cost, round)
+            self._verdicts[place] = trial.should_prune()
+        return self._verdicts[place]
 
     @quiet()
     def tell(self, trial: optuna.trial.Trial, result: Row) -> None:
@@ -144,31 +136,49 @@ class Study:
         value = last if result["value"] is None else result["value"]
         trial.set_user_attr("result", result)
         state = {"failed": TrialState.FAIL, "pruned": TrialState.PRUNED}.get(result["status"], TrialState.COMPLETE)
-        self.study.tell(trial, value if state == TrialState.COMPLETE else None, state)
+        ended = self._live.tell(trial, value if state == TrialState.COMPLETE else None, state)
+        try:
+            self._journal.add_trial(ended)
+        except OSError as error:
+            raise RecordError(
+                f"cannot write the study of the sweep: {error}. Free some space, then continue."
+            ) from error
         self.done += 1
 
-    @quiet()
-    def requeue(self) -> None:
-        """Put running trials back into the queue."""
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            self._forget(trial._trial_id)
-            self.storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
 
-    @quiet()
-    def restart(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
-        """Reset a running trial to its start."""
-        self._forget(trial._trial_id)
-        return optuna.trial.Trial(self.study, trial._trial_id)
+def ended_trials(folder: Path) -> list[FrozenTrial]:
+    """The trials of a sweep that have ended, by their numbers; also of one that is running."""
+    if (folder / "study.db").exists():
+        raise Invalid(f"the sweep in {str(folder)!r} is of an earlier version. Run it again in another folder.")
+    if not (folder / FILE).exists():  # nothing has begun
+        return []
+    with quiet():
+        return sorted(_load(folder / FILE).get_trials(deepcopy=False), key=_number)
 
-    def _forget(self, trial_id: int) -> None:
-        """Delete what the pruner has seen of a trial, which would change its decision; Optuna never does so."""
-        with self.storage.engine.begin() as db:
-            for rows in ("trial_intermediate_values", "trial_system_attributes"):
-                db.execute(text(f"DELETE FROM {rows} WHERE trial_id = :id"), {"id": trial_id})
 
-    def close(self) -> None:
-        """Close the database."""
-        self.storage.engine.dispose()
+def _load(path: Path) -> optuna.Study:
+    try:
+        return optuna.load_study(study_name=NAME, storage=_storage(path))
+    except (KeyError, ValueError) as error:
+        fix = "Restore it from a copy, or start the sweep again in another folder."
+        raise RecordError(f"the study in {str(path)!r} is damaged ({error}). {fix}") from error
+
+
+def _number(trial: FrozenTrial) -> int:
+    return int(trial.user_attrs["number"])
+
+
+def _storage(path: Path) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path))))
+
+
+def _repair(path: Path) -> None:
+    """Remove what a killed process left of a journal: half of a last line, and Optuna's own lock."""
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    if path.exists():
+        with path.open("r+b") as file:
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
 
 
 def draw(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, direction: Direction) -> Row:
@@ -176,13 +186,6 @@ def draw(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, dire
     history = optuna.create_study(sampler=sampler, direction=direction)
     history.add_trials(trials)
     return history.ask(dict(space)).params
-
-
-def _database(path: Path, *, new: bool) -> optuna.storages.RDBStorage:
-    """Open a database; a new one skips Optuna's slow compatibility check."""
-    patient: dict[str, Any] = {"connect_args": {"timeout": 60}}
-    url = f"sqlite:///{path.resolve()}"
-    return optuna.storages.RDBStorage(url, engine_kwargs=patient, skip_compatibility_check=new)
 
 
 def distribution(values: Any) -> BaseDistribution:

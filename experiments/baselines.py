@@ -176,13 +176,13 @@ class Baselines:
         return self._runs[key]
 
     def summaries(self) -> list[Row]:
-        """The finished runs, as `Store.summary` has them."""
+        """The finished runs, as `Store.row` has them."""
         runs = []
         for cell in self.plan.cells():
             if self.plan.has_trials(cell):
                 runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).finished]
             runs += [*self._batch(cell), *self.runs(cell)]
-        return [self.store.summary(run) for run in runs if self.store.result(run)]
+        return [self.store.row(run) for run in runs if self.store.result(run)]
 
     def progress(self) -> list[Progress]:
         """The progress of each workload and fleet, and of everything in the last row."""

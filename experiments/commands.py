@@ -12,7 +12,6 @@ import typer
 
 from experiments import options as commands
 from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table, writable
-from tardygrad.engines.child_process import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, nearest
 
@@ -169,7 +168,7 @@ def regime(options: commands.Regime) -> None:
     if options.quick:
         _repeat_regime(options, Repetition(whole, shipped, Path(options.out) / "quick", data))
         return
-    store = Store(Path(options.out), records=True, summaries=shipped)
+    store = Store(Path(options.out), records=True, known=shipped)
     chosen = Regime(selected, store, data)
     if options.plan:
         _show_progress(progress(chosen), "part", json=options.json)
@@ -255,7 +254,7 @@ def baselines(options: commands.Baselines) -> None:
     _check_only(options.only, [*whole.workloads, *whole.methods], page, "workloads and methods")
     _check_outputs(page, ["baselines"], options.save)
     chosen = whole.only(options.only or []).resized(options.trials, options.seeds)
-    store = Store(Path(options.out), summaries=shipped_runs("results/baselines.jsonl"))
+    store = Store(Path(options.out), known=shipped_runs("results/baselines.jsonl"))
     trains, data = "fashion" in chosen.workloads and not (options.read or options.plan), _data_folder(options.data)
     skipped, where = _fashion(data) if trains else ("", None)
     results = Baselines(chosen, store, {"fashion": where} if where else {}, ["fashion"] if skipped else [])
@@ -327,7 +326,7 @@ def _run_plan(
 ) -> None:
     """Do the missing runs of a plan, and print after each how much is left."""
     with _continuable(store):
-        for path in store.run_missing(wanted, process_count("jobs", jobs)):
+        for path in store.run(wanted, jobs):
             everything = progress()[-1]
             left = f"{everything.left / 3600:.1f} CPU hours left"
             say(f"{path.stem}: {everything.done} of {everything.runs} runs done, about {left}")
@@ -364,7 +363,7 @@ def _run(store: Store, wanted: Callable[[], list[PlannedRun]], jobs: int, what: 
     """Do the missing runs, and those that become known by their results."""
     with _continuable(store):
         while runs := store.missing(wanted()):
-            done = store.run_missing(partial(list, runs), process_count("jobs", jobs))
+            done = store.run(runs, jobs)
             for _ in counted(done, total=len(runs), what=what):
                 pass
 

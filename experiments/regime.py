@@ -240,9 +240,9 @@ class Regime:
         return {tuning_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
 
     def summaries(self) -> list[Row]:
-        """The finished runs, as `Store.summary` has them."""
+        """The finished runs, as `Store.row` has them."""
         runs = self.unique(run for line in self.plan.lines() for run in self.all_runs(line))
-        return [self.store.summary(run) for run in runs if self.store.result(run)]
+        return [self.store.row(run) for run in runs if self.store.result(run)]
 
     def _trials(self, line: Line) -> _Trials:
         """A rung keeps the better half of the trials of the one before; those that did not finish rank last."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from experiments.progress import Progress, with_total
 from experiments.regime import Line, Regime, RegimeWorkload
+from tardygrad.spec.spec import Spec
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
@@ -18,7 +19,7 @@ class _Finished(Store):
         super().__init__(store.folder)
         self.store = store
 
-    def result(self, run: PlannedRun) -> StoredResult:
+    def result(self, run: Spec | PlannedRun) -> StoredResult:
         return self.store.result(run) or StoredResult("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
 
 

@@ -10,7 +10,7 @@ from experiments.regime import Regime, RegimePlan, tuning_key
 from experiments.regime_claims import Judgement, judge
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
-from tardygrad.sweeps.store import Store
+from tardygrad.sweeps.store import PlannedRun, Store
 
 
 class RepeatedRun(NamedTuple):
@@ -40,14 +40,15 @@ class Repetition:
 
     def __init__(self, plan: RegimePlan, shipped: Sequence[Row], folder: Path, data: Path | None) -> None:
         self.workload = plan.parts["cells"].workloads[0]
-        known = Store(folder / "stored", summaries=shipped)  # without the repeated ones in `folder`
+        known = Store(folder / "stored", known=shipped)  # without the repeated ones in `folder`
         chosen = Regime(plan, known).every_choice()
         quick, alone = plan.quick(), plan.only_workload(self.workload)
         if missing := {name for line in quick.lines() if (name := tuning_key(line)) not in chosen}:
             rule = "--quick needs settings that the whole plan has chosen"
             raise Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
-        repeats = {known.path(run).stem for run in Regime(quick, known, known_choices=chosen).wanted()}
-        self.store = Store(folder, records=True, summaries=[row for row in shipped if row["name"] not in repeats])
+        repeats = {known.path(run) for run in Regime(quick, known, known_choices=chosen).wanted()}
+        others = [row for row in shipped if known.path(PlannedRun(row["name"], row["spec"])) not in repeats]
+        self.store = Store(folder, records=True, known=others)
         self.runs = Regime(quick, self.store, data, chosen)
         self._before, self._after = Regime(alone, known, known_choices=chosen), Regime(alone, self.store, data, chosen)
 

@@ -11,7 +11,7 @@ from experiments.table_experiments import Experiment, TableCell, TableRun
 from experiments.trials import mean_spread, mean_time
 from tardygrad.core.method import Mode
 from tardygrad.fleet import Stragglers
-from tardygrad.spec.spec import parse
+from tardygrad.spec.spec import load
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 
@@ -54,7 +54,7 @@ class Table:
     def prepare(self, data: Path | None) -> dict[str, str]:
         """Build the task, which all runs share, and return the folders of its files."""
         folders = self.experiment.data_folders(data)
-        self.store.tasks.task(parse(self.experiment.run(self.experiment.sweep()[0], folders).spec))
+        load(self.experiment.run(self.experiment.sweep()[0], folders).spec).build()
         return folders
 
     def wanted(self, folders: dict[str, str], workers: int = 1) -> list[PlannedRun]:

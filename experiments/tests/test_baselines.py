@@ -129,7 +129,7 @@ def comparison(folder: Path, **changes: Any) -> Baselines:
 
 
 def run_all(some: Baselines, jobs: int = 1) -> Iterator[Path]:
-    return some.store.run_missing(some.wanted, jobs)
+    return some.store.run(some.wanted, jobs)
 
 
 def points(some: Baselines) -> list[list[tuple[dict[str, float], float | None]]]:
@@ -174,7 +174,7 @@ def test_who_shortens_jobs_gets_more_updates_and_does_about_as_many_steps(name: 
         built.method, built.task, built.fleet, rounds=spec["run"]["rounds"] // part, seed=1, evaluate_every=0
     )
     others = workload.updates // part * workload.method["local_steps"]
-    assert run.summary().local_steps / others == pytest.approx(1, abs=0.1)
+    assert run.row().local_steps / others == pytest.approx(1, abs=0.1)
 
 
 def test_the_plan_is_the_one_that_was_promised() -> None:
@@ -314,7 +314,7 @@ def test_finished_runs_are_found_elsewhere_by_their_summaries(tmp_path: Path) ->
     summaries.write_summaries(tmp_path / "runs.jsonl", here.summaries())
     rows = [json.loads(row) for row in (tmp_path / "runs.jsonl").read_text().splitlines()]
     assert len(rows) == here.progress()[-1].done == 30
-    there = Baselines(here.plan, Store(tmp_path / "there", summaries=rows))
+    there = Baselines(here.plan, Store(tmp_path / "there", known=rows))
     assert there.progress() == here.progress()
     list(run_all(there))
     assert len(list((tmp_path / "there").glob("*-*.json"))) == there.progress()[-1].runs - 30
@@ -463,7 +463,7 @@ def test_ctrl_c_says_how_to_go_on(small: Command, monkeypatch: pytest.MonkeyPatc
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store.Store, "run_missing", stopped)
+    monkeypatch.setattr(store.Store, "run", stopped)
     code, out, err = small()
     assert (code, out) == (130, "")
     assert err.endswith("stopped; finished runs are stored in runs/baselines: continue with the same command\n")

@@ -82,7 +82,7 @@ def test_means_under_the_first_picture() -> None:
 
 def test_baselines_in_short(tmp_path: Path) -> None:
     name, evidence, whole = page("docs/baselines.md"), page("docs/evidence.md"), plan()
-    digits, store = whole.workloads["digits"], Store(tmp_path, summaries=shipped_runs("results/baselines.jsonl"))
+    digits, store = whole.workloads["digits"], Store(tmp_path, known=shipped_runs("results/baselines.jsonl"))
     mild, large, fashion, language = (
         {line.cell.method: line for line in lines} for lines in Baselines(whole, store).tables()
     )

@@ -218,7 +218,7 @@ def test_data_that_is_no_folder_is_refused(command: str, folder: str, experiment
 def test_two_processes_do_not_write_to_one_experiment(tiny: Command) -> None:
     table = tables.Table("tiny", TINY, Path("runs/tables"), 1)
     with exclusive(table.store.folder), pytest.raises(RecordError, match="in use by another process"):
-        next(table.store.run_missing(lambda: table.wanted({}), 1))
+        next(table.store.run(lambda: table.wanted({}), 1))
 
 
 SLOW = """

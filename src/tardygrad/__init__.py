@@ -73,6 +73,7 @@ from tardygrad.results.comparison import Comparison as Comparison
 from tardygrad.runs.accountant import Accountant as Accountant
 from tardygrad.runs.loop import Event as Event
 from tardygrad.runs.loop import drive as drive
+from tardygrad.runs.loop import plan as plan
 from tardygrad.runs.progress import progress as progress
 from tardygrad.runs.recipes import make as make
 from tardygrad.runs.replay import replay as replay
@@ -83,9 +84,11 @@ from tardygrad.runs.run import begin as begin
 from tardygrad.runs.run import simulate as simulate
 from tardygrad.runs.run import train as train
 from tardygrad.runs.settings import Settings as Settings
+from tardygrad.spec.spec import load_spec as load_spec
 from tardygrad.sweeps.compare import compare as compare
 from tardygrad.sweeps.from_python import sweep as sweep
 from tardygrad.sweeps.result import SweepResult as SweepResult
+from tardygrad.sweeps.store import Store as Store
 from tardygrad.tasks.data.sharding import Shards as Shards
 from tardygrad.tasks.data.sharding import shard as shard
 from tardygrad.tasks.noise import Noise as Noise

@@ -134,6 +134,24 @@ def clock_only(method: Method, fleet: Fleet, *, parameters: int = 0, seed: int =
     return server, SimPool(task, method, fleet)
 
 
+def plan(
+    method: Method, fleet: Fleet, *, rounds: int | None = None, until: float | None = None, seed: int = 0
+) -> Iterator[Event]:
+    """The events of a simulated run without its training: the clock alone, thousands of updates in a second.
+
+    Args:
+        rounds: end after this many.
+        until: end after this time.
+
+    >>> import tardygrad as tg
+    >>> method = tg.sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=4, local_steps=1, mode="client")
+    >>> *_, last = tg.plan(method, tg.Fleet.paper(clients=40), rounds=140)
+    >>> last.time
+    39.0
+    """
+    return drive(*clock_only(method, fleet, seed=seed), rounds, until=until)
+
+
 def trained_rounds(
     method: Method, task: Task, fleet: Fleet, *, seed: int, rounds: int | None = None, until: float | None = None
 ) -> Iterator[tuple[float, ServerLike]]:

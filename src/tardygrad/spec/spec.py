@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -135,17 +136,22 @@ class Spec:
         return tables | {"run": written_arguments(parameters(RunTable), vars(self.run))}
 
 
-def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = False, starts: bool = False) -> Spec:
+def load(
+    source: str | Path | Mapping[str, Any], overrides: Iterable[str] = (), *, trust: bool = False, starts: bool = False
+) -> Spec:
     """The spec in a file, of a shipped name, or of a recorded run, with `table.key=value` overrides.
 
     Args:
+        source: or the tables of a spec, whose functions are imported.
         trust: whether to import code that a recorded run names, and to join its cluster.
         starts: whether its engine will be started.
 
     >>> print(load("quadratic", ["method.buffer=3"]).build().method)
     Clip² (client-centric, M=3, K=5, downplayed)
     """
-    name, tables, recorded = read_source(source)
+    name, tables, recorded = (
+        ("spec", deepcopy(dict(source)), False) if isinstance(source, Mapping) else read_source(source)
+    )
     typed = []
     for text in overrides:
         override(tables, text)
@@ -156,6 +162,9 @@ def load(source: str | Path, overrides: Iterable[str] = (), *, trust: bool = Fal
         if starts and "engine.address" not in typed:
             check_cluster(tables, str(source))
     return parse(tables, name, trust=True, typed=typed)
+
+
+load_spec = load  # its public name
 
 
 def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False, typed: Collection[str] = ()) -> Spec:

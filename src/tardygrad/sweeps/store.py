@@ -1,7 +1,7 @@
-"""Finished runs: one JSON file each, named after a hash of its spec, written whole or not at all.
+"""Finished runs of specs: one JSON file each, named after its spec, written whole or not at all.
 
-A finished run is never repeated, several experiments can share it, and a changed experiment never takes the results of
-the old one. A file holds the whole spec, so `tardygrad run FILE` repeats the run.
+A finished run is never repeated, several experiments can share it, and a changed spec never takes the result of the old
+one. A file holds the whole spec, so `tardygrad run FILE` repeats the run.
 """
 
 from __future__ import annotations
@@ -13,27 +13,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, FiniteFloat, TypeAdapter
 
-from tardygrad.engines.child_process import set_up_child_process
+from tardygrad.engines.child_process import process_count, set_up_child_process
 from tardygrad.errors import RecordError
-from tardygrad.runs.record import Row, exclusive, read_json, require_file, write_json
+from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import Run, versions
 from tardygrad.runs.summary import remove_model
-from tardygrad.spec.spec import parse
+from tardygrad.spec.spec import Spec, load
 from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
 from tardygrad.tail.probe import probe
 
-# settings of tasks that were added after results were stored, whose hash lacks them
-_LATER = (("channels_last", False), ("compile", False), ("attention", None))
-_PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
+PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
 
 
 class PlannedRun(NamedTuple):
@@ -45,22 +41,16 @@ class PlannedRun(NamedTuple):
     tails: Sequence[int] = ()  # rounds after which the tails of its gradients are measured; `name` must mention it
 
 
-Number = FiniteFloat  # no run has written NaN or infinity
-Time = Annotated[FiniteFloat, Field(ge=0)]
-Score = Annotated[float, Field(ge=-1, le=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-
-
 class LayerTail(NamedTuple):
     """The tail of a layer's gradients after a round."""
 
     round: int
     layer: str  # "all": of the whole model
-    alpha: Number | None  # the tail index
-    low: Number | None
-    high: Number | None
+    alpha: float | None  # the tail index
+    low: float | None
+    high: float | None
     verdict: str
-    scaled: Number | None  # that of each coordinate's noise divided by its own scale
+    scaled: float | None  # that of each coordinate's noise divided by its own scale
     scaled_verdict: str | None
 
 
@@ -68,12 +58,12 @@ class StoredResult(NamedTuple):
     """The outcome of a run. Scores are in per cent here, and shares of 1 in the file."""
 
     status: Literal["finished", "diverged", "starved"]
-    accuracy: Score | None  # the score that `PlannedRun.score` names, after the last round; None: did not finish
-    loss: Number | None
-    time: Time  # simulated seconds
-    curve: list[tuple[int, Time, Number | None, Score | None]]  # round, time, test loss, accuracy
-    clipped: Share  # of the coordinates of Δ_t, mean over rounds
-    local_clipped: Share  # of the coordinates of gradients
+    accuracy: float | None  # the score that `PlannedRun.score` names, after the last round; None: did not finish
+    loss: float | None
+    time: float  # simulated seconds
+    curve: list[tuple[int, float, float | None, float | None]]  # round, time, test loss, accuracy
+    clipped: float  # share of the coordinates of Δ_t, mean over rounds
+    local_clipped: float  # share of the coordinates of gradients
     tails: Sequence[LayerTail] = ()  # at `PlannedRun.tails`
 
     @property
@@ -85,74 +75,82 @@ class StoredResult(NamedTuple):
 
 
 class Store:
-    """A folder of finished runs.
+    """A folder of finished runs: each is done once, in several processes, and continued after a stop.
+
+    A run is what `load_spec` returns, or a `PlannedRun` with a name and the tables of a spec.
 
     Args:
+        folder: where the results are; it is made by the first run.
         records: also keep the record of each run, without its model, in a folder of the same name, for `report`.
-        summaries: runs that were finished elsewhere, as `summary` returns them.
+        known: runs that were finished elsewhere, as `row` returns them.
+
+    >>> import tardygrad as tg
+    >>> from tempfile import mkdtemp
+    >>> runs = [tg.load_spec("quadratic", ["run.rounds=3", f"run.seed={seed}"]) for seed in (1, 2)]
+    >>> store = tg.Store(mkdtemp())
+    >>> len(list(store.run(runs))), len(list(store.run(runs)))
+    (2, 0)
+    >>> store.result(runs[0]).status
+    'finished'
     """
 
-    def __init__(self, folder: Path, *, records: bool = False, summaries: Iterable[Row] = ()) -> None:
-        self.folder, self.records = folder, records
-        self.tasks = TaskCache()
-        self._summaries = {row["name"]: row for row in summaries}
-        self._known: dict[Path, StoredResult] = {}
+    def __init__(self, folder: str | Path, *, records: bool = False, known: Iterable[Row] = ()) -> None:
+        self.folder, self.records = Path(folder), records
+        self._known = {self.path(PlannedRun(row["name"], row["spec"])): row for row in known}
+        self._results: dict[Path, StoredResult] = {}
 
-    def result(self, run: PlannedRun) -> StoredResult | None:
+    def path(self, run: Spec | PlannedRun) -> Path:
+        """The file of a run's result. Its name has a hash of what the spec gives, without defaults and folders."""
+        name, spec, *_ = _planned(run)
+        task = {key: value for key, value in spec["task"].items() if key not in PLACES}
+        engine = {key: value for key, value in spec.get("engine", {}).items() if key != "workers"}
+        length = {key: value for key, value in spec["run"].items() if key != "checkpoint_every"}
+        decisive = json.dumps({**spec, "task": task, "engine": engine, "run": length}, sort_keys=True, default=str)
+        digest = blake2b(decisive.replace("Infinity", '"inf"').encode(), digest_size=6).hexdigest()
+        return self.folder / f"{name}-{digest}.json".replace("²", "2").replace(", ", "-").lower()
+
+    def result(self, run: Spec | PlannedRun) -> StoredResult | None:
         """The result of a run; None if it is missing or its file is damaged."""
-        return self._result(self.path(run))
-
-    def _result(self, path: Path) -> StoredResult | None:
-        if path not in self._known:
-            with suppress(ValueError, RecordError, KeyError, TypeError):
-                whole = self._read(path)
-                row = whole["result"]
-                if not isinstance(whole["versions"], dict) or not whole["versions"]:
-                    raise ValueError("versions")
-                json.dumps(whole, ensure_ascii=False).encode()  # no run has written half a surrogate pair
-                result = _adapter().validate_python({key: row[key] for key in StoredResult._fields if key in row})
-                _check(result)
-                curve = [(*point[:3], _percent(point[3])) for point in result.curve if point[0] > 0]
-                self._known[path] = result._replace(accuracy=_percent(result.accuracy), curve=curve)
-        return self._known.get(path)
-
-    def summary(self, run: PlannedRun) -> Row:
-        """A finished run as a small JSON object: its name, settings without folders, versions and result."""
         path = self.path(run)
-        row = self._read(path)
-        task = {key: value for key, value in run.spec["task"].items() if key not in _PLACES}
-        settings = {"spec": {**run.spec, "task": task}, "versions": row["versions"]}
-        return {"name": path.stem, **settings, "result": row["result"]}
+        if path not in self._results:
+            with suppress(RecordError, ValueError, KeyError, TypeError):
+                self._results[path] = _result(self._read(path)["result"])
+        return self._results.get(path)
+
+    def row(self, run: PlannedRun) -> Row:
+        """A finished run as a small JSON object: its name, settings without folders, versions and result."""
+        row = self._read(self.path(run))
+        task = {key: value for key, value in run.spec["task"].items() if key not in PLACES}
+        spec = {**run.spec, "task": task}
+        return {"name": run.name, "spec": spec, "versions": row["versions"], "result": row["result"]}
 
     def _read(self, path: Path) -> Row:
-        return read_json(path) if path.exists() or path.stem not in self._summaries else self._summaries[path.stem]
+        return read_json(path) if path.exists() or path not in self._known else self._known[path]
 
-    def path(self, run: PlannedRun) -> Path:
-        """The file of a run's result."""
-        name = f"{run.name}-{_hash(json.dumps(run.spec))}"
-        return self.folder / f"{name.replace('²', '2').replace(', ', '-').lower()}.json"
-
-    def missing(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    def missing(self, runs: Iterable[Spec | PlannedRun]) -> list[Spec | PlannedRun]:
         """The runs that have no result yet, each once."""
-        return [run for path, run in {self.path(run): run for run in runs}.items() if self._result(path) is None]
+        return [run for run in {self.path(run): run for run in runs}.values() if self.result(run) is None]
 
-    def run_missing(self, wanted: Callable[[], Iterable[PlannedRun]], jobs: int) -> Iterator[Path]:
-        """Run the missing ones in `jobs` processes and yield each file when it is written.
+    def run(
+        self, wanted: Iterable[Spec | PlannedRun] | Callable[[], Iterable[Spec | PlannedRun]], jobs: int = 1
+    ) -> Iterator[Path]:
+        """Do the missing runs, and yield each file when it is written.
 
         Args:
-            wanted: returns the runs known so far, done or not. It is called again after every run, whose result may add
-                others; the first missing one starts next.
+            wanted: the runs, or a function that returns those known so far, done or not. It is called again after every
+                run, whose result may add others; the first missing one starts next.
+            jobs: runs at once, each in its own process; 0 is one per core.
         """
-        context = mp.get_context("fork")  # so that the processes share the task if it is built already
-        with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin, (self.tasks,)) as pool:
-            running: dict[Future[Path], PlannedRun] = {}
+        known, jobs = wanted if callable(wanted) else list(wanted).copy, process_count("jobs", jobs)
+        context = mp.get_context("fork")
+        with exclusive(self.folder), ProcessPoolExecutor(jobs, context, _begin) as pool:
+            running: dict[Future[Path], Spec | PlannedRun] = {}
             try:
                 while True:
                     started = {self.path(run) for run in running.values()}
-                    waiting = [run for run in self.missing(wanted()) if self.path(run) not in started]
+                    waiting = [run for run in self.missing(known()) if self.path(run) not in started]
                     for run in waiting[: jobs - len(running)]:
-                        require_file(self.path(run))
-                        running[pool.submit(_run, self.path(run), run, self.records)] = run
+                        running[pool.submit(_run, self.path(run), _planned(run), self.records)] = run
                     if not running:
                         return
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -167,29 +165,15 @@ class Store:
                 pool.shutdown(cancel_futures=True)  # waits for the runs under way and keeps their results
 
 
-@cache
-def _hash(spec: str) -> str:
-    """A hash of the part of a spec that decides the result, defaults filled in; the spec is JSON."""
-    tables = parse(json.loads(spec)).resolved()
-    task = {key: value for key, value in tables["task"].items() if key not in _PLACES and (key, value) not in _LATER}
-    run = {key: tables["run"][key] for key in ("rounds", "seed", "evaluate_every")}
-    if tables["run"]["until"] is not None:  # else the hash is that of earlier versions
-        run["until"] = tables["run"]["until"]
-    decisive = {**tables, "task": task, "engine": {**tables["engine"], "workers": 1}, "run": run}
-    return blake2b(json.dumps(decisive, sort_keys=True).encode(), digest_size=6).hexdigest()
+def _planned(run: Spec | PlannedRun) -> PlannedRun:
+    return PlannedRun(run.name, run.resolved()) if isinstance(run, Spec) else run
 
 
-@cache
-def _adapter() -> TypeAdapter[StoredResult]:
-    return TypeAdapter(StoredResult)
-
-
-def _check(result: StoredResult) -> None:
-    """Raise `ValueError` for a result that no run has."""
-    if result.status == "finished" and not result.time:
-        raise ValueError("a run takes time")
-    if any(len({value is None for value in (tail.alpha, tail.low, tail.high)}) > 1 for tail in result.tails):
-        raise ValueError("a tail index has an interval")
+def _result(row: Row) -> StoredResult:
+    curve = [(number, time, loss, _percent(score)) for number, time, loss, score in row["curve"] if number > 0]
+    tails = [LayerTail(**tail) for tail in row.get("tails", ())]
+    shares = row["clipped"], row["local_clipped"]
+    return StoredResult(row["status"], _percent(row["accuracy"]), row["loss"], row["time"], curve, *shares, tails)
 
 
 def _percent(share: float | None) -> float | None:
@@ -199,15 +183,13 @@ def _percent(share: float | None) -> float | None:
 _tasks = TaskCache()  # of this process
 
 
-def _begin(tasks: TaskCache) -> None:
-    global _tasks
-    _tasks = tasks
+def _begin() -> None:
     set_up_child_process()
     torch.set_num_threads(1)
 
 
 def _run(path: Path, run: PlannedRun, records: bool) -> Path:
-    spec, record = parse(run.spec, path.stem), path.with_suffix("")
+    spec, record = load(run.spec), path.with_suffix("")
     if records:
         shutil.rmtree(record, ignore_errors=True)  # of a run that was stopped
     tails = list[LayerTail]()

@@ -87,11 +87,6 @@ def test_a_draw_is_the_quantile_of_its_distribution(runtime: Any, law: Any) -> N
         assert runtime.draw(u, 0) == pytest.approx(law.ppf(u), rel=1e-9)
 
 
-@pytest.mark.parametrize(("runtime", "law"), RUNTIMES, ids=lambda one: type(one).__name__)
-def test_the_mean_of_many_draws_is_the_distributions(runtime: Any, law: Any) -> None:
-    assert np.mean([runtime.draw(u, 0) for u in GRID]) == pytest.approx(law.mean(), rel=2e-3)
-
-
 @pytest.mark.parametrize(
     "runtime", [one for one, _ in RUNTIMES] + [tg.Integer(1, 8)], ids=lambda one: type(one).__name__
 )
@@ -149,54 +144,30 @@ def test_a_setting_that_is_accepted_can_be_drawn_from(make: Any, u: float) -> No
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: tg.Uniform(-1, 2), "Uniform needs 0 <= low <= high < inf, got Uniform(low=-1, high=2)."),
         (lambda: tg.Uniform(1, 2, 3), "Uniform has no argument after `high`, got 3."),  # type: ignore[call-arg]
         (lambda: tg.Uniform(3, 2), "Uniform needs 0 <= low <= high < inf, got Uniform(low=3, high=2)."),
-        (lambda: tg.Uniform(0, math.inf), "Uniform needs 0 <= low <= high < inf, got Uniform(low=0, high=inf)."),
-        (lambda: tg.Uniform(math.nan, 1), "Uniform needs 0 <= low <= high < inf, got Uniform(low=nan, high=1)."),
         (lambda: tg.Integer(1.5, 3), "`low` must be a whole number, got 1.5."),  # type: ignore[arg-type]
-        (lambda: tg.Integer(0, math.inf), "`high` must be a whole number, got inf."),  # type: ignore[arg-type]
         (lambda: tg.Integer(5, 2), "low <= high < 2^53, got Integer(low=5, high=2)."),
-        (lambda: tg.Integer(-1, 2), "low <= high < 2^53, got Integer(low=-1, high=2)."),
         (lambda: tg.LogNormal(0, 1), "LogNormal needs 0 < median < inf and 0 <= sigma < inf, got "),
-        (lambda: tg.LogNormal(1, -1), "LogNormal needs 0 < median < inf and 0 <= sigma < inf, got "),
         (lambda: tg.Exponential(0), "Exponential needs 0 < mean < inf, got Exponential(mean=0)."),
         (lambda: tg.Pareto(0, 1), "Pareto needs 0 < minimum < inf and 0 < tail < inf, got Pareto(minimum=0, tail=1)."),
-        (lambda: tg.Pareto(1, 0), "Pareto needs 0 < minimum < inf and 0 < tail < inf, got Pareto(minimum=1, tail=0)."),
         (lambda: tg.Trace(()), "Trace needs at least one time, each finite and not negative, got Trace(seconds=(), "),
         (lambda: tg.Trace((1.0, -1.0)), "Trace needs at least one time, each finite and not negative, got "),
-        (lambda: tg.Trace((math.inf,)), "Trace needs at least one time, each finite and not negative, got "),
-        (lambda: tg.Trace((math.nan,)), "Trace needs at least one time, each finite and not negative, got "),
         (lambda: tg.Link(latency=-1), "Link needs 0 <= latency < inf, down > 0, up > 0, got Link(latency=-1, "),
-        (lambda: tg.Link(down=0), "Link needs 0 <= latency < inf, down > 0, up > 0, got Link(latency=0.0, down=0, "),
-        (lambda: tg.Link(up=0), "Link needs 0 <= latency < inf, down > 0, up > 0, got Link("),
         (lambda: tg.Group("a", -1, tg.Trace((1.0,))), "`clients` must be a whole number, 0 or more, got -1."),
-        (lambda: tg.Group("a", 2.5, tg.Trace((1.0,))), "`clients` must be a whole number, got 2.5."),  # type: ignore[arg-type]
         (lambda: tg.Group("a", 10, 2.0), "Pareto, Trace, Runtime, got 2.0. Use Uniform(...)."),  # type: ignore[arg-type]
         (lambda: Fleet(tg.Group("a", 1, tg.Trace((1.0,)))), "`groups` must be a tuple, each item a Group, got Group("),  # type: ignore[arg-type]
-        (lambda: Crash(0, -1), "Crash needs 0 <= at < back < inf, got Crash(client=0, at=-1, back=None)."),
         (lambda: Crash(0, 5, 5), "Crash needs 0 <= at < back < inf, got Crash(client=0, at=5, back=5)."),
-        (lambda: Crash(0, 5, math.inf), "Crash needs 0 <= at < back < inf, got Crash(client=0, at=5, back=inf)."),
         (lambda: Slow(0, 5, 4, 2), "Slow needs 0 <= at < until and factor > 0, got Slow(client=0, at=5, "),
-        (lambda: Slow(0, -1, 4, 2), "Slow needs 0 <= at < until and factor > 0, got "),
-        (lambda: Slow(0, 1, 4, 0), "Slow needs 0 <= at < until and factor > 0, got "),
         (lambda: Slow(0, 1), "Slow needs a finite `until` for a pause (use a crash for an endless one), got "),
         (lambda: Available(0, ()), "Available needs at least one window (start, end), in ascending"),
-        (lambda: Available(0, ((2, 1),)), "Available needs at least one window (start, end), in ascending"),
-        (lambda: Available(0, ((-1, 1),)), "Available needs at least one window (start, end), in ascending"),
         (lambda: Available(0, ((1, 3), (2, 4))), "Available needs at least one window (start, end), in ascending"),
         (lambda: Available(0, ((1, 3),), 2), "Available needs a finite period, at least the end of the last window"),
-        (lambda: Available(0, ((1, 3),), math.inf), "Available needs a finite period, at least the end of the last"),
         (lambda: Fault(0, -1, "nan"), "Fault needs job >= 0, got Fault(client=0, job=-1, "),
-        (lambda: Fault(0, 1.5, "nan"), "`job` must be a whole number, got 1.5."),  # type: ignore[arg-type]
         (lambda: Fault(0, 1, "thrice"), "`sends` must be one of nan, twice, got 'thrice'."),  # type: ignore[arg-type]
         (lambda: Fleet(()), "a fleet needs at least one client, got none."),
-        (lambda: Fleet((tg.Group("a", 0, tg.Trace((1.0,))),)), "a fleet needs at least one client, got none."),
         (lambda: fleet_of(1.0, server_time=-1.0), "`server_time` must be finite and 0 or more, got -1."),
-        (lambda: fleet_of(1.0, server_time=math.inf), "`server_time` must be finite and 0 or more, got inf."),
         (lambda: fleet_of(1.0, 1.0).crash(client=2, at=1), "`client` must be between 0 and 1, got Crash("),
-        (lambda: fleet_of(1.0).slowed(client=-1, at=1, factor=2), "`client` must be between 0 and 0, got "),
-        (lambda: fleet_of(1.0).slowed(client=1, at=1, until=2), "`client` must be between 0 and 0, got "),
         (lambda: fleet_of(1.0).during([(0, 1)], client=1), "`client` must be between 0 and 0, got Available("),
         (
             lambda: fleet_of(1.0).during([(0, 1)], client=0).during([(2, 3)], client=0),
@@ -277,14 +248,11 @@ def test_the_class_column_may_be_missing_or_empty_and_others_are_ignored(tmp_pat
     ("text", "cause"),
     [
         ("client,time\n0,1\n", "(it has no column 'seconds', only 'client', 'time')"),
-        ("worker,seconds\n0,1\n", "(it has no column 'client', only 'worker', 'seconds')"),
         ("client,seconds\n0,soon\n", "(could not convert string to float: 'soon')"),
         ("client,seconds\n0,\n", "(a row has no 'seconds')"),
-        ("client,seconds\n0\n", "(a row has no 'seconds')"),
         ("client,seconds\n0,-1\n", "(a time must be finite and not negative, got -1.0 of client '0')"),
         ("client,seconds\n0,1\nb,nan\n", "(a time must be finite and not negative, got nan of client 'b')"),
         ("client,seconds\n", "(it has no rows)"),
-        ("", "(it has no rows)"),
         (b"client,seconds\n\xff\xfe,1\n", "codec can't decode byte"),
     ],
 )

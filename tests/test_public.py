@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tardygrad
-from tardygrad.errors import described
+from tardygrad.constructors import described
 
 INIT = Path(tardygrad.__file__)
 NAMES = [

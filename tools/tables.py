@@ -20,15 +20,13 @@ from typing import Any, get_args, get_type_hints
 import typer
 from pydantic import TypeAdapter
 
+from tardygrad.constructors import Make, Parameters, described, parameters, rule, written
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Make, Parameters, parameters, written
-from tardygrad.errors import described
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
 from tardygrad.runs import events
 from tardygrad.spec import kinds as spec
 from tardygrad.spec.schema import described_keys
-from tardygrad.type_hints import rule
 from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent

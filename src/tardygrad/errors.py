@@ -13,25 +13,15 @@ TardygradError
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 import os
 import re
 import reprlib
 import traceback
-from collections.abc import Callable, Iterable
-from functools import cache, wraps
+from collections.abc import Iterable
+from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
-
-from tardygrad.type_hints import Mismatch, classes_in, conform, rule, union_members
-from tardygrad.type_hints import is_number as is_number
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-OBJECTS = ("method", "task", "fleet", "pool", "run")
-"""Arguments whose types have checks of their own, which say more."""
+from typing import get_args
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
@@ -139,14 +129,22 @@ def check_integer(name: str, value: object, least: int = 1, most: float = COUNTA
         too_many = most == COUNTABLE and isinstance(value, int) and value > most
         rule = f" from {least} to {most:,}" if too_many or most < COUNTABLE else f", {least} or more"
         fix = " Convert it by int()." if hasattr(value, "__index__") and not isinstance(value, int) else ""
-        raise Invalid(f"`{name}` must be a whole number{rule}, got {_shown(value)}.{fix}")
+        raise Invalid(f"`{name}` must be a whole number{rule}, got {shown(value)}.{fix}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object, *, toml: bool = False) -> str:
+    """A value for an error message, not too long: as Python writes it, or as TOML does."""
+    if toml and (value is None or isinstance(value, bool)):
+        return "null" if value is None else str(value).lower()
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python writes no numbers of more than 4,300 digits
         return f"a {type(value).__name__} that is too long to write"
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a number of Python or NumPy; booleans are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def check_number(name: str, value: object, least: float = 0.0, *, above: bool = False) -> None:
@@ -175,109 +173,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
         return " Use 'server' or 'client'."
     found = difflib.get_close_matches(word, words, n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
-
-
-def checked_call(make: Callable[P, R]) -> Callable[P, R]:
-    """The same function or `__init__`, but an argument that is unknown, missing or of another type raises `Invalid`."""
-    name, parameters = make.__qualname__.removesuffix(".__init__"), inspect.signature(make).parameters.values()
-    by_position = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    required = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
-    ]
-
-    @wraps(make)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        known = _arguments(make)
-        if len(args) > len(by_position):
-            extra, named = args[len(by_position)], [key for key in known if key not in by_position]
-            if not named:
-                raise Invalid(f"{name} has no argument after `{[*known][-1]}`, got {extra!r}.")
-            raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({named[0]}=..., ...).")
-        for key in kwargs:
-            if key not in known:
-                fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
-                raise Invalid(f"{name} has no argument `{key}`.{fix}")
-        given = {*by_position[: len(args)], *kwargs}
-        if missing := [f"`{key}`" for key in required if key not in given]:
-            raise Invalid(f"{name} needs {', '.join(missing)}.")
-        by_order: Any = [
-            checked_value(key, known.get(key), value) for key, value in zip(by_position, args, strict=False)
-        ]
-        by_name: Any = {key: checked_value(key, known[key], value) for key, value in kwargs.items()}
-        return make(*by_order, **by_name)
-
-    return call
-
-
-C = TypeVar("C", bound=type)
-
-
-def checked_class(cls: C) -> C:
-    """The same class, whose arguments are checked as those of a function with `checked_call`."""
-    cls.__init__ = checked_call(cls.__init__)  # type: ignore[misc]
-    return cls
-
-
-def checked_value(name: str, hint: Any, value: object) -> object:
-    """The value of an argument; raises `Invalid` if it is of another type than its hint."""
-    try:
-        return value if hint is None else conform(hint, value, name)
-    except Mismatch as found:
-        options = union_members(found.hint)
-        words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-        classes = [option.__name__ for option in classes_in(options).values()]
-        fix = f" Use {classes[0]}(...)." if classes else nearest(str(found.value), words)
-        raise Invalid(f"`{found.name}` must be {rule(found.hint)}, got {_shown(found.value)}.{fix}") from found
-
-
-@cache
-def _arguments(make: Callable[..., object]) -> dict[str, Any]:
-    """The names and types of a function's arguments, with those of a TypedDict in `**settings: Unpack[...]`."""
-    try:
-        hints = get_type_hints(make)
-    except (NameError, TypeError):  # such as names that are imported for type checkers only
-        hints = {}
-    found: dict[str, Any] = {}
-    for name, parameter in inspect.signature(make).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            (settings,) = get_args(hints[name])
-            found |= get_type_hints(settings)
-        elif name not in ("self", "cls"):
-            found[name] = Any if name in OBJECTS else hints.get(name, Any)
-    return found
-
-
-def passes_to(*targets: Callable[..., object]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator for functions that pass arguments to others, so that help and specs show those arguments in full.
-
-    The arguments in the function's `**` get the types and defaults of the targets; arguments that its docstring leaves
-    out get the descriptions of the targets.
-    """
-
-    def decorate(make: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(make)
-        passed = {key: found for each in targets for key, found in inspect.signature(each).parameters.items()}
-        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        for name in signature.parameters.keys() - {p.name for p in parameters}:
-            (settings,) = get_args(get_type_hints(make)[name])  # of Unpack[a TypedDict]
-            for key, hint in get_type_hints(settings).items():
-                parameters.append(passed[key].replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint))
-        make.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        annotations = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
-        make.__annotations__ = annotations | {"return": signature.return_annotation}
-        own, texts = described(make), {key: text for each in targets for key, text in described(each).items()}
-        lines = [f"    {p.name}: {texts[p.name]}" for p in parameters if p.name not in own and p.name in texts]
-        text, blank, example = (inspect.getdoc(make) or "").partition("\n\n>>>")
-        make.__doc__ = "\n".join([text if own else f"{text}\n\nArgs:", *lines]) + blank + example
-        return make
-
-    return decorate
-
-
-def described(make: Callable[..., object]) -> dict[str, str]:
-    """The descriptions of a function's or a class's arguments in its docstring."""
-    _, _, text = (inspect.getdoc(make) or "").partition("Args:\n")
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
-    return {name: " ".join(description.split()) for name, description in found}

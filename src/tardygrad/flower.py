@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast
 
-from tardygrad.constructors.own_code import check_trust
-from tardygrad.constructors.signature import Table
+from tardygrad.constructors import Table, checked
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task
 from tardygrad.engines.flower import connection
@@ -28,7 +27,8 @@ from tardygrad.engines.flower.records import HANDSHAKE, JobMessages, array_recor
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
 from tardygrad.engines.ray.connection import local_settings, ray_module
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Invalid, check_integer, check_number, checked_call, type_and_first_line
+from tardygrad.errors import Invalid, check_integer, check_number, type_and_first_line
+from tardygrad.own_code import check_trust
 from tardygrad.runs import run as runs
 from tardygrad.runs.record import Row, new_run_dir, read_json
 from tardygrad.runs.resume import resume as resume_run
@@ -47,7 +47,7 @@ Make = Callable[[Any], tuple[Method, Task]]
 """Takes Flower's `Context` of the server; returns a method and a task."""
 
 
-@checked_call
+@checked
 def client_app(
     make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), trust: Sequence[str] = (), files: bool = False
 ) -> Any:
@@ -77,7 +77,7 @@ def client_app(
     return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
 
 
-@checked_call
+@checked
 def server_app(source: str | Path | Table | Make, *, trust: bool = False, **settings: Unpack[Settings]) -> Any:
     """A Flower ServerApp that runs a method asynchronously, and records the run.
 
@@ -221,7 +221,7 @@ class AsyncStrategy:
         settings: of the run, such as `out`, the directory of its record; see `Settings`.
     """
 
-    @checked_call
+    @checked
     def __init__(
         self,
         method: Method,
@@ -242,7 +242,7 @@ class AsyncStrategy:
                 raise Invalid(f"`engine` must have only settings of a FlowerPool, such as `patience`, got `{name}`.")
         self.run: runs.Run | None = None
 
-    @checked_call
+    @checked
     def start(
         self,
         grid: Any,
@@ -320,7 +320,7 @@ def squares(moves: SquaredMoves) -> Any:
     return squares_record(moves)
 
 
-@checked_call
+@checked
 def identify(app: Any) -> None:
     """Let a ClientApp of your own tell the server the `partition-id` of its node, which is the client's number.
 
@@ -342,7 +342,7 @@ def _check_app(name: str, app: Any, kind: Literal["ServerApp", "ClientApp"]) -> 
         raise Invalid(f"`{name}` must be a {kind} of Flower, got {type(app).__name__}.")
 
 
-@checked_call
+@checked
 def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, cpus_per_node: float = 1.0) -> None:
     """Run a ServerApp and a ClientApp in Flower's simulation, in this process; Ctrl-C stops the run with a checkpoint.
 

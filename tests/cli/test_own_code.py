@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.constructors import own_code
-from tardygrad.core.recipe import recipe_of
+from tardygrad import own_code
+from tardygrad.constructors import call_of
 from tardygrad.doctor.try_change import try_change
 from tardygrad.engines.ray.payload import RemoteTask
 from tardygrad.runs.history import read_history
@@ -245,7 +245,7 @@ def test_the_refusal_of_code_says_where_it_is_and_imports_none_of_it(here: Path)
     Path("parent/__init__.py").write_text("raise SystemExit('imported')")
     for name, place in {
         "parent.part:task": f" in {Path('parent').absolute()}",
-        "tardygrad.tasks:vision": f" in {Path(own_code.__file__).parents[1]}",
+        "tardygrad.tasks:vision": f" in {Path(own_code.__file__).parent}",
         "nowhere:task": "",
         ":": "",
         "\0/..:x": "",
@@ -454,7 +454,7 @@ def test_a_function_makes_the_same_object_in_every_process(here: Path, tardygrad
 
     mine = importlib.import_module("mine")
     task = tg.make(mine.drawn, clients=6, scales=[1.0])
-    make, arguments = RemoteTask(task, recipe_of(task)).__reduce__()  # type: ignore[arg-type]
+    make, arguments = RemoteTask(task, call_of(task)).__reduce__()  # type: ignore[arg-type]
     sent: Any = make(*arguments)  # on a worker of Ray
     again = spec.load("own.toml", ["task.kind=mine:drawn", "task.scales=[1.0]"]).build().task
     assert torch.equal(sent.data.data[0], task.data.data[0])

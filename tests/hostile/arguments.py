@@ -13,7 +13,7 @@ import torch
 
 import tardygrad as tg
 from tests.hostile.verdicts import Hung, Tally, limited
-from tests.test_type_hints import GOOD
+from tests.test_constructors import GOOD
 
 FLEET = tg.Fleet.paper(clients=4)
 TASK = tg.tasks.quadratic(clients=4, dimension=3)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.constructors.signature import parameters
-from tardygrad.errors import described
+from tardygrad.constructors import described, parameters
 from tardygrad.methods.constructor import MethodSettings
 from tardygrad.spec.kinds import KINDS
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.constructors.signature import call, parameters
+from tardygrad.constructors import call, parameters
 from tardygrad.runs import run
 from tardygrad.spec import shipped, spec
 from tests.cli.conftest import SMALL

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tardygrad.cli.output import say
 from tardygrad.cli.session import print_summary, run_to_end, started_engine, worker_shortage
-from tardygrad.constructors.own_code import check_cluster, check_trust
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import checked_prefix, quoted
 from tardygrad.runs.recipes import why_no_spec

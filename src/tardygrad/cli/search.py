@@ -12,9 +12,9 @@ from typing import NamedTuple
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.plan import clock_events
 from tardygrad.cli.run import run_dir
+from tardygrad.constructors import parameters
 from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import parameters
 from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
 from tardygrad.doctor.theorems import tail_of, tolerance

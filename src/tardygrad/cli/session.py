@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 import typer
 
 from tardygrad.cli.output import say, show, show_json, waiting
-from tardygrad.constructors.own_code import trust_option
 from tardygrad.engines.contract import Pool
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import WorkFailed
+from tardygrad.own_code import trust_option
 from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.memory import read_size
 from tardygrad.runs.preconditions import check_run

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tardygrad.constructors import checked
 from tardygrad.core import admission, faults, kernels
 from tardygrad.core.dylu import Speeds
 from tardygrad.core.kernels import Contribution, Outcome
@@ -50,7 +51,7 @@ from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_re
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
 from tardygrad.core.vectors import VectorStore
 from tardygrad.core.weights import SampleShares
-from tardygrad.errors import Invalid, checked_call
+from tardygrad.errors import Invalid
 
 # ------------------------------------------------------------------------------------------------- client side
 
@@ -254,7 +255,7 @@ class Server:
         samples: the number of training samples of each client, if the method weights updates by them.
     """
 
-    @checked_call
+    @checked
     def __init__(
         self,
         method: Method,

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tardygrad.constructors import checked
 from tardygrad.core.algorithm import Server
 from tardygrad.core.messages import (
     Advanced,
@@ -36,7 +37,7 @@ from tardygrad.core.method import Method, check_method
 from tardygrad.core.roster import Census
 from tardygrad.core.vectors import VectorStore
 from tardygrad.core.weights import SampleShares
-from tardygrad.errors import Invalid, checked_call
+from tardygrad.errors import Invalid
 
 
 class RegionMessage(NamedTuple):
@@ -217,7 +218,7 @@ ServerLike = Server | HierarchicalServer
 """What loops, checkpoints and reports take for a server."""
 
 
-@checked_call
+@checked
 def serve(
     method: Method,
     x: Vector,

@@ -13,9 +13,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from tardygrad.constructors import call_of
 from tardygrad.core.dylu import Pace
 from tardygrad.core.privacy import Privacy
-from tardygrad.core.recipe import recipe_of
 from tardygrad.core.transforms import State, Step, Transform
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number
 from tardygrad.html_tables import fact_table
@@ -239,7 +239,7 @@ class Method:
         return f"{self.name} ({MODE_TEXTS[self.mode]}, M={self.buffer}, {work}{''.join(notes)})"
 
     def _repr_html_(self) -> str:
-        recipe = recipe_of(self)
+        recipe = call_of(self)
         return fact_table(str(self), {} if recipe is None else recipe.arguments)
 
 

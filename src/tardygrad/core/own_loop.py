@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from inspect import Parameter
 from typing import NamedTuple
 
+from tardygrad.constructors import call_of, parameters
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import parameters, recipe_of
 from tardygrad.core.task import HasGroups
 from tardygrad.errors import Invalid
 
@@ -47,7 +47,7 @@ def check_local_work(task: object, method: Method) -> None:
             raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return
     rule = "this task trains with its own loop, so the method must not make local steps"
-    recipe = recipe_of(method)
+    recipe = call_of(method)
     known = parameters(recipe.function) if recipe else {}
     if method.curvature:
         raise Invalid(f"{rule}; {method.name} needs them to estimate the curvature. Use clip2 with compensate=True.")

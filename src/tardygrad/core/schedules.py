@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
-from tardygrad.errors import Invalid, checked_class, is_number
-
-Schedule = Callable[[int], float]
-"""Round → value: one of the classes below, or any function."""
+from tardygrad.constructors import checked
+from tardygrad.errors import Invalid, is_number
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Constant:
         return repr(self.value)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Power:
     """The theory's power law, value · t^exponent.
@@ -52,7 +51,7 @@ class Power:
             return math.inf
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Cosine:
     """Linear warm-up to `peak` over `warmup` rounds, then half a cosine down to `floor` at round `rounds`.
@@ -76,6 +75,10 @@ class Cosine:
             return self.peak * t / self.warmup
         progress = (t - self.warmup) / (self.rounds - self.warmup)
         return self.floor + (self.peak - self.floor) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+Schedule = Annotated[Callable[[int], float], Power, Cosine, "a schedule such as {value = 0.1, exponent = -0.5}"]
+"""Round → value: one of the classes above, which a spec tells apart by their keys, or any function."""
 
 
 def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule:

@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from tardygrad.constructors import is_unicode
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector
-from tardygrad.core.recipe import is_unicode
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, check_integer
 

@@ -9,9 +9,10 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
+from tardygrad.constructors import conform
 from tardygrad.core.schedules import Schedule
 from tardygrad.core.transforms import ParameterGroup, State, Step, Transform
-from tardygrad.errors import Invalid, checked_value, nearest
+from tardygrad.errors import Invalid, nearest
 
 Options = Mapping[str, bool | int | float | str | list[float] | None]
 """Keyword arguments of an optimizer, besides params and lr."""
@@ -36,7 +37,7 @@ def optimizer(name: str, lr: Schedule, options: Options | None = None) -> Transf
     if "lr" in (options or {}):
         raise Invalid(f"`options` must not contain `lr`: set `local_lr`, got {dict(options or {})}.")
     hints = get_type_hints(make.__init__)
-    given = {key: checked_value(f"options.{key}", hints.get(key), value) for key, value in (options or {}).items()}
+    given = {key: conform(hints.get(key, Any), value, f"options.{key}") for key, value in (options or {}).items()}
 
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         start = torch.zeros_like(direction) if step.x is None else step.x

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tardygrad.constructors import checked
 from tardygrad.core.messages import Taken
-from tardygrad.errors import Invalid, check_number, checked_class, shortened
+from tardygrad.errors import Invalid, check_number, shortened
 
 
 class SampleShares:
@@ -44,7 +45,7 @@ class SampleShares:
         return [self.of(each.update.client) for each in taken] if self._weight_by else None
 
 
-@checked_class
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Polynomial:
     """(1 + s)^−a, FedBuff's with a = 1/2, FedAsync's, and SD's with a = 1.
@@ -69,7 +70,7 @@ class Polynomial:
         return float(((1 + _missed(self.fresh, delay)) / (1 + self.average)) ** -self.exponent)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Hinge:
     """1 up to s = b, and 1 / (a (s − b) + 1) beyond: FedAsync's.
@@ -101,7 +102,7 @@ class Hinge:
         return 1 / (self.slope * (beyond + 1)) if self.jump else 1 / (self.slope * beyond + 1)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Threshold:
     """1 up to s = b, and 0 beyond: the update counts for the buffer and adds nothing to the sum."""
@@ -116,7 +117,7 @@ class Threshold:
         return float(_missed(self.fresh, delay) <= self.bound)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True, kw_only=True)
 class Root:
     """1 / (1 + √s), NVFlare's (with fresh = 1: an update that missed no round counts half)."""

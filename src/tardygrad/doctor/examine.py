@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tardygrad.constructors.own_code import check_trust
 from tardygrad.doctor import client_checks, convergence_checks, delay_checks, tail_checks
 from tardygrad.doctor.finding import Finding, Severity
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import Invalid
+from tardygrad.own_code import check_trust
 from tardygrad.runs.events import TailEstimate, tail_event
 from tardygrad.runs.history import History, read_history
 from tardygrad.runs.recipes import why_no_spec

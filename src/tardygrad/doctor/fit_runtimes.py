@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from tardygrad.core.recipe import parameters, written_arguments
+from tardygrad.constructors import parameters, written_arguments
 from tardygrad.engines.fleet_clock import in_order
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Exponential, Fleet, Group, Integer, LogNormal, Pareto, Runtime, Trace, Uniform

@@ -12,10 +12,10 @@ from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
-from tardygrad.constructors.own_code import check_trust
 from tardygrad.doctor.fit_runtimes import fit_fleet
 from tardygrad.errors import Diverged, Invalid, Starved
 from tardygrad.fleet import Fleet
+from tardygrad.own_code import check_trust
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.history import History
 from tardygrad.runs.loop import trained_rounds

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from tardygrad.constructors import own_code
+from tardygrad import own_code
 from tardygrad.core.method import MODE_TEXTS, Method
 from tardygrad.doctor.clock_run import ClockResult, clearly_better, faster, gain, run_clock
 from tardygrad.doctor.fit_runtimes import fit_fleet

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from torch import Tensor
 
-from tardygrad import type_hints
+from tardygrad.constructors import rule as rule_of
 from tardygrad.core import admission
 from tardygrad.core.algorithm import LocalVectors, work
 from tardygrad.core.batching import Batched, work_together
@@ -156,7 +156,7 @@ def check_pool(pool: Any) -> None:
         check_integer("parallel", pool.parallel)
     for name, kind in ATTRIBUTES.items():
         if not isinstance(value := getattr(pool, name), kind):
-            raise Invalid(f"the attribute `{name}` of a pool must be {type_hints.rule(kind)}, got {value!r}.")
+            raise Invalid(f"the attribute `{name}` of a pool must be {rule_of(kind)}, got {value!r}.")
 
 
 def check_work(pool: Pool, method: Method, task: Task) -> None:

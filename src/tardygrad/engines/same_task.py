@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.core.recipe import recipe_of
+from tardygrad.constructors import call_of
 from tardygrad.core.task import HasFrozen, Task
 from tardygrad.errors import Invalid
 
@@ -18,7 +18,7 @@ def is_same(ours: object, theirs: object) -> bool:
     """Whether two objects are one, or were made by the same call with the same arguments."""
     if ours is theirs:
         return True
-    first, second = recipe_of(ours), recipe_of(theirs)
+    first, second = call_of(ours), call_of(theirs)
     if first is not None and second is not None:
         return first.function == second.function and _equal(first.arguments, second.arguments)
     return False

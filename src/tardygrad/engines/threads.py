@@ -12,13 +12,13 @@ from threading import TIMEOUT_MAX
 
 import torch
 
+from tardygrad.constructors import constructor
 from tardygrad.core import kernels
 from tardygrad.core.messages import Job, Message, Update
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.contract import Pending, Pool, perform
-from tardygrad.errors import Interrupted, TimeUp, check_integer, checked_call
+from tardygrad.errors import Interrupted, TimeUp, check_integer
 
 MOST_THREADS = 1024
 
@@ -34,8 +34,7 @@ class ThreadPool(Pool):
     method: Method
     deadline: float = math.inf
 
-    @remembers_call
-    @checked_call
+    @constructor
     def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
         check_integer("workers", workers, 1, MOST_THREADS)
         check_method(method)

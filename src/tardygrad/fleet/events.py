@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from tardygrad.errors import checked_class
+from tardygrad.constructors import checked
 from tardygrad.fleet.runtimes import check_rule
 
 Sends = Literal["nan", "twice"]
@@ -16,7 +16,7 @@ Sends = Literal["nan", "twice"]
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Crash:
     """The client, given by its number or name, is lost at time `at`, and comes back at time `back`, or never."""
@@ -30,7 +30,7 @@ class Crash:
         check_rule(valid, self, "0 <= at < back < inf")
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Slow:
     """A client, given by its number or name, or every client of a group, computes `factor` times slower from `at` until
@@ -52,7 +52,7 @@ class Slow:
         check_rule(finite, self, "a finite `until` for a pause (use a crash for an endless one)")
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class SlowSpells:
     """All clients of a group are slow together, at random times: spells of `lasts` seconds in the mean, `every` seconds
@@ -68,7 +68,7 @@ class SlowSpells:
         check_rule(valid, self, "0 < every < inf, 0 < lasts < inf and factor > 0")
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Diurnal:
     """Windows that repeat every `period` seconds: each client is awake for the share `awake` of it.
@@ -97,7 +97,7 @@ class Diurnal:
         return tuple((a, b) for a, b in ((0.0, end - self.period), (start, self.period)) if b - a >= 1e-3)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Available:
     """The client, given by its number or name, is available only inside these windows, repeated every `period` seconds
@@ -145,7 +145,7 @@ class Available:
         return is_open, change
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Fault:
     """The client's job number `job`, counted from 0, returns NaN, or returns twice."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_integer, checked_call, checked_class, nearest
+from tardygrad.constructors import checked, constructor
+from tardygrad.errors import Invalid, check_integer, nearest
 from tardygrad.fleet.events import Available, Crash, Diurnal, Fault, Sends, Slow, SlowSpells
 from tardygrad.fleet.runtimes import Distribution, Integer, Runtime, Trace, Uniform, check_rule, is_random
 from tardygrad.fleet.table import fleet_table
@@ -34,7 +34,7 @@ Stragglers = Literal["mild", "large"]
 """The paper's two fleets: slow clients take 5 to 8 seconds, or 20 to 40."""
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Link:
     """The network between a client and the server: latency in seconds each way, bytes per second down and up.
@@ -53,7 +53,7 @@ class Link:
         check_rule(0 <= self.sigma < math.inf, self, "0 <= sigma < inf")
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Group:
     """Clients of one class, with the same runtime, link and dropout; None: that of the fleet."""
@@ -76,7 +76,7 @@ def check_dropout(value: float) -> None:
         raise Invalid(f"`dropout` must be a probability, 0 or more and below 1, got {value!r}.")
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Fleet:
     """Groups of clients and their faults. Clients are numbered group by group, from 0.
@@ -137,8 +137,7 @@ class Fleet:
                 raise Invalid(f"`faults` must not repeat a fault, got {count} times {fault}.")
 
     @classmethod
-    @remembers_call
-    @checked_call
+    @constructor
     def paper(cls, *, clients: int = 40, stragglers: Stragglers = "large", continuous: bool = False) -> Fleet:
         """The paper's fleet: of 40 clients 17 small (1–2 s), 12 medium (3–5 s), 11 large (5–8 s or 20–40 s).
 
@@ -154,7 +153,7 @@ class Fleet:
         return cls(tuple(Group(n, c, draw(*r)) for (n, r), c in zip(ranges.items(), counts, strict=True)))
 
     @classmethod
-    @checked_call
+    @checked
     def trace(
         cls,
         path: str | Path,
@@ -338,12 +337,12 @@ class Fleet:
                 fleet = replace(fleet, **changes)
         return fleet
 
-    @checked_call
+    @checked
     def crash(self, *, client: int | str, at: float, back: float | None = None) -> Fleet:
         """The same fleet, with another crash."""
         return self.plus(Crash(client, at, back))
 
-    @checked_call
+    @checked
     def slowed(
         self,
         *,
@@ -356,31 +355,31 @@ class Fleet:
         """The same fleet, with another slow-down, of a client or of a whole group; a factor of inf is a pause."""
         return self.plus(Slow(client, at, until, factor, group))
 
-    @checked_call
+    @checked
     def diurnal(
         self, *, period: float = 86_400.0, awake: float = 0.5, spread: float = 1.0, group: str | None = None
     ) -> Fleet:
         """The same fleet, with windows that repeat every day; see `Diurnal`."""
         return self.plus(Diurnal(period, awake, spread, group))
 
-    @checked_call
+    @checked
     def during(
         self, windows: Sequence[tuple[float, float]], *, client: int | str, period: float | None = None
     ) -> Fleet:
         """The same fleet, where one client is available only inside the windows."""
         return self.plus(Available(client, tuple(windows), period))
 
-    @checked_call
+    @checked
     def faulty(self, *, client: int | str, job: int, sends: Sends) -> Fleet:
         """The same fleet, with another job that returns NaN, or returns twice."""
         return self.plus(Fault(client, job, sends))
 
-    @checked_call
+    @checked
     def dropping(self, dropout: float) -> Fleet:
         """The same fleet, where each job is lost with this probability."""
         return replace(self, dropout=dropout)
 
-    @checked_call
+    @checked
     def linked(self, link: Link) -> Fleet:
         """The same fleet, with every client behind the given link."""
         return replace(self, groups=tuple(replace(group, link=link) for group in self.groups))

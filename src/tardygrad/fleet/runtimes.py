@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Protocol, runtime_checkable
 
-from tardygrad.errors import Invalid, checked_class
+from tardygrad.constructors import checked
+from tardygrad.errors import Invalid
 
 
 def check_rule(holds: bool, value: object, rule: str) -> None:
@@ -21,7 +22,7 @@ def capped_exp(power: float) -> float:
     return math.exp(min(power, 709.0))
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Uniform:
     """Uniform between low and high."""
@@ -36,7 +37,7 @@ class Uniform:
         return self.low + u * (self.high - self.low)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Integer:
     """A whole number of seconds from low to high, both included: the paper's distribution."""
@@ -51,7 +52,7 @@ class Integer:
         return float(self.low + int(u * (self.high - self.low + 1)))
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class LogNormal:
     """exp(Normal(log median, sigma²))."""
@@ -68,7 +69,7 @@ class LogNormal:
         return capped_exp(math.log(self.median) + self.sigma * NormalDist().inv_cdf(max(u, 2.0**-53)))
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Exponential:
     """Exponential with the given mean."""
@@ -82,7 +83,7 @@ class Exponential:
         return -self.mean * math.log1p(-u)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Pareto:
     """At least `minimum`; P(longer than r) = (minimum / r)^tail, so the mean is infinite for tail <= 1."""
@@ -99,7 +100,7 @@ class Pareto:
         return capped_exp(math.log(self.minimum) - math.log1p(-u) / self.tail)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Trace:
     """Measured times, used in order and repeated from the start; with `resample`, drawn from at random."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tardygrad.errors import Invalid, check_integer, checked_class
+from tardygrad.constructors import checked
+from tardygrad.errors import Invalid, check_integer
 
 TRAINING = 3.0  # times the seconds of a forward pass, as FedScale has it
 KILOBIT = 125.0  # bytes
@@ -43,7 +44,7 @@ class Device:
     speed: float = math.inf  # bytes per second
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class AvailabilityFile:
     """A file with windows of availability: rows of a client, a start and an end, in seconds."""

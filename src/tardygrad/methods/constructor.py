@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ParamSpec, TypedDict
+from typing import TypedDict
 
+from tardygrad import constructors
 from tardygrad.core import torch_inner, transforms
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Dispatch, Method, WeightBy
 from tardygrad.core.privacy import Privacy
-from tardygrad.core.recipe import remembers_call
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.torch_inner import Options
 from tardygrad.core.transforms import Transform, chain, scale
-from tardygrad.errors import Invalid, checked_call, passes_to
-
-P = ParamSpec("P")
+from tardygrad.errors import Invalid
 
 
 class MethodSettings(TypedDict, total=False):
@@ -29,14 +26,6 @@ class MethodSettings(TypedDict, total=False):
     dispatch: Dispatch
     weight_by: WeightBy | None
     privacy: Privacy | None
-
-
-def constructor(make: Callable[P, Method]) -> Callable[P, Method]:
-    """What every constructor of a method has.
-
-    Wrong arguments raise `Invalid`, the help shows the settings that methods share, and the method has a recipe.
-    """
-    return remembers_call(checked_call(passes_to(Method, local)(make)))
 
 
 def local(
@@ -69,3 +58,7 @@ def local(
         transforms.clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
         scale(rate) if plain else torch_inner.optimizer(optimizer, rate, options),
     )
+
+
+constructor = constructors.constructor(passes_to=(Method, local))
+"""What every constructor of a method is: its help shows the settings that methods share."""

@@ -21,10 +21,10 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
+from tardygrad import constructors
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import adaptive
-from tardygrad.errors import passes_to
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -56,8 +56,7 @@ def fedadam(
     return Method(name="FedAdam", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)
 
 
-@constructor
-@passes_to(fedadam)
+@constructors.constructor(passes_to=(fedadam,))
 def fedyogi(
     *,
     local_lr: float | Schedule | None = None,

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tardygrad.constructors.own_code import is_own
 from tardygrad.errors import RecordError
+from tardygrad.own_code import is_own
 from tardygrad.runs import events
 from tardygrad.runs.checks import check_lines, last_check, refuse_special, unchecked_spec
 from tardygrad.runs.client_history import ClientHistory as ClientHistory

@@ -7,9 +7,8 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
-from tardygrad import methods, tasks
-from tardygrad.constructors import own_code
-from tardygrad.core.recipe import Make, Parameters, parameters
+from tardygrad import methods, own_code, tasks
+from tardygrad.constructors import Make, Parameters, parameters
 from tardygrad.engines.contract import Pool
 from tardygrad.engines.flower.pool import FlowerPool
 from tardygrad.engines.ray.pool import RayPool

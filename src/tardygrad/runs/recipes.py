@@ -9,17 +9,25 @@ from typing import Any, TypeVar
 
 import torch
 
-from tardygrad.constructors.own_code import is_own, names
-from tardygrad.constructors.signature import arguments, shown
+from tardygrad.constructors import (
+    Call,
+    arguments,
+    call_of,
+    call_seeded,
+    copied,
+    parameters,
+    remember,
+    written_arguments,
+)
 from tardygrad.core.method import Method, without_addresses
-from tardygrad.core.recipe import Recipe, call_seeded, copied, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.contract import Pool
 from tardygrad.engines.fleet_clock import matched
 from tardygrad.engines.ray.places import by_id
 from tardygrad.engines.ray.pool import RayPool
-from tardygrad.errors import Invalid, shortened
+from tardygrad.errors import Invalid, shortened, shown
 from tardygrad.fleet import Fleet
+from tardygrad.own_code import is_own, names
 from tardygrad.runs.kinds import FLEET_KEYS, FROM_OTHER_TABLES, KINDS, keys_of
 from tardygrad.runs.record import Row, to_json_value
 
@@ -45,9 +53,9 @@ def make(function: Callable[..., R], /, **arguments: Any) -> R:
     """
     if not callable(function):
         raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
-    recipe = Recipe(function, copied(arguments))
+    recipe = Call(function, copied(arguments))
     component = remember(call_seeded(function, arguments), recipe)
-    if recipe_of(component) is None:
+    if call_of(component) is None:
         rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
         raise Invalid(f"{rule}, got a {type(component).__name__}, which cannot have attributes.")
     return component
@@ -79,11 +87,11 @@ def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
 
 def ready_method(method: Method) -> Row | None:
     """The table of the ready method that a function of the user's returned; None if it returned another one."""
-    recipe = recipe_of(method)
+    recipe = call_of(method)
     while recipe is not None and recipe.function not in KINDS["method"].values():
         recipe = recipe.inner
     try:
-        return None if recipe is None or recipe is recipe_of(method) else recipe_table("method", recipe)
+        return None if recipe is None or recipe is call_of(method) else recipe_table("method", recipe)
     except Invalid:
         return None
 
@@ -142,11 +150,11 @@ def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | Non
 def _table_of(name: str, component: object) -> Row:
     """The table of an object; a fleet without a recipe is written field by field."""
     try:
-        return recipe_table(name, recipe_of(component))
+        return recipe_table(name, call_of(component))
     except Invalid:
         if not isinstance(component, Fleet):
             raise
-    return recipe_table(name, Recipe(Fleet, {key: getattr(component, key) for key in parameters(Fleet)}))
+    return recipe_table(name, Call(Fleet, {key: getattr(component, key) for key in parameters(Fleet)}))
 
 
 def why_no_spec(recorded: Row) -> str:
@@ -163,7 +171,7 @@ def why_no_spec(recorded: Row) -> str:
     return f"was started in Python, and {'; '.join(map(str, reasons))}. {fix}"
 
 
-def recipe_table(table: str, recipe: Recipe | None) -> Row:
+def recipe_table(table: str, recipe: Call | None) -> Row:
     """The table of a spec that makes an object again.
 
     Raises:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from tardygrad.constructors import checked
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.engines.scripted import ScriptedPool, check_replayable
-from tardygrad.errors import Diverged, Invalid, checked_call
+from tardygrad.errors import Diverged, Invalid
 from tardygrad.runs import checkpoint
 from tardygrad.runs.run import Run, begin
 
 
-@checked_call
+@checked
 def replay(run: Run) -> Run:
     """Recompute a run from its order of arrivals: gives the same bits, whatever engine it ran on."""
     if not isinstance(run, Run):

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import cast
 
+from tardygrad.constructors import checked
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task, ids_of
 from tardygrad.engines.contract import Pool, check_pool
-from tardygrad.errors import Invalid, RecordError, checked_call
+from tardygrad.errors import Invalid, RecordError
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.checks import start_again
@@ -22,7 +23,7 @@ from tardygrad.runs.settings import NAMES, Settings, change_run, with_defaults
 from tardygrad.runs.summary import plural, read_metrics, read_summary
 
 
-@checked_call
+@checked
 def resume(
     path: str | Path,
     method: Method,

@@ -14,23 +14,14 @@ from typing import Any, Unpack, cast
 from safetensors.torch import save
 from torch import Tensor
 
+from tardygrad.constructors import checked
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import HasStateDict, Task, ids_of, sample_counts, start_vector
 from tardygrad.engines.contract import Pool
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import (
-    Diverged,
-    Interrupted,
-    Invalid,
-    RecordError,
-    Starved,
-    WorkFailed,
-    checked_call,
-    is_of_own_code,
-    shortened,
-)
+from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, is_of_own_code, shortened
 from tardygrad.fleet import Fleet
 from tardygrad.html_tables import fact_table
 from tardygrad.runs import checkpoint, events
@@ -337,7 +328,7 @@ def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
     checkpoint.save(record.path / "checkpoints", state, **facts)
 
 
-@checked_call
+@checked
 def simulate(
     method: Method, task: Task, fleet: Fleet, *, workers: int = 1, batch: int = 1, **settings: Unpack[Settings]
 ) -> Run:
@@ -353,7 +344,7 @@ def simulate(
         return train(method, task, pool, **settings)
 
 
-@checked_call
+@checked
 def train(method: Method, task: Task, pool: Pool, **settings: Unpack[Settings]) -> Run:
     """Run a method on any pool."""
     run = begin(method, task, pool, **settings)
@@ -367,7 +358,7 @@ def simulated(method: Method, task: Task, pool: Pool | Fleet, settings: Settings
     return SimPool(task, method, pool, rounds=settings["rounds"]) if type(pool) is Fleet else cast(Pool, pool)
 
 
-@checked_call
+@checked
 def begin(
     method: Method, task: Task, pool: Pool | Fleet, *, spec: Row | None = None, **settings: Unpack[Settings]
 ) -> Run:

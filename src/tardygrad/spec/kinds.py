@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from tardygrad.core.recipe import parameters
+from tardygrad.constructors import parameters
 from tardygrad.errors import check_integer
 from tardygrad.runs.kinds import KINDS as KINDS
 from tardygrad.runs.kinds import keys_of as keys_of

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from tardygrad.constructors import Make, Parameters, classes_in, described, is_protocol, members, parameters, written
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Make, Parameters, parameters, written
-from tardygrad.core.schedules import Cosine, Power, Schedule
-from tardygrad.errors import Invalid, described
+from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
 from tardygrad.runs.kinds import FLEET_KEYS
 from tardygrad.spec.kinds import KINDS, RunTable, keys_of
-from tardygrad.type_hints import classes_in, union_members
 
 Schema = dict[str, Any]
 
 DEFAULT_ENGINE = "sim"
 
 OWN = {"type": "string", "pattern": "^[^:]+:[^:]+$"}  # `package.module:function`
-SIMPLE: dict[Any, Schema] = {
+_SCHEMAS: dict[Any, Schema] = {
     int: {"type": "integer"},
     bool: {"type": "boolean"},
     str: {"type": "string"},
@@ -71,62 +69,56 @@ def _kinds(table: str) -> Schema:
 
 
 def _object(known: Parameters, texts: Mapping[str, str], kind: str | None = None) -> Schema:
+    """The JSON schema of a table with these keys.
+
+    Args:
+        texts: descriptions of the keys.
+        kind: of the table, if several are possible.
+    """
     properties: Schema = {} if kind is None else {"kind": {"const": kind}}
-    for key, parameter in known.items():
-        properties[key] = _value(parameter.annotation) | ({"description": texts[key]} if key in texts else {})
-        if parameter.default is not parameter.empty and parameter.default is not None:
+    for key, each in known.items():
+        properties[key] = _schema(each.annotation) | ({"description": texts[key]} if key in texts else {})
+        if each.default is not each.empty and each.default is not None:
             with suppress(Invalid):  # JSON cannot hold it
-                properties[key]["default"] = written(parameter.annotation, parameter.default, key)
-    required = [key for key, parameter in known.items() if parameter.default is parameter.empty]
+                properties[key]["default"] = written(each.annotation, each.default, key)
+    required = [key for key, each in known.items() if each.default is each.empty]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _value(hint: Any) -> Schema:
-    """The schema of a value, by its type hint."""
-    options = union_members(hint)
+def _schema(hint: Any) -> Schema:
+    """The JSON schema of a value of a type."""
+    options, found = members(hint), list[Schema]()
     if Any in options:
         return {}
-    found: list[Schema] = []
-    classes = classes_in(options)
-    for name, make in classes.items():
-        several = len(classes) > 1
+    for name, make in classes_in(hint).items():
+        several = make in options and len(classes_in(hint)) > 1
         found.append(_object(parameters(make), described(make), kind=name if several else None))
         if several:
             found[-1]["required"] = ["kind", *found[-1]["required"]]
             found.append({"const": name})  # its defaults
     for option in options:
-        if option not in classes.values():
-            found += _single(option)
+        found += _schemas(option)
     unique = [each for i, each in enumerate(found) if each not in found[:i]]
     return dict(unique[0]) if len(unique) == 1 else {"anyOf": unique}
 
 
-def _single(option: Any) -> list[Schema]:
+def _schemas(option: Any) -> list[Schema]:
+    """The JSON schemas of a value of a type that is no union and no dataclass; none if a spec cannot have it."""
     origin, hints = get_origin(option), get_args(option)
-    if option == Schedule:
-        tables = [_object(parameters(make), described(make)) for make in (Power, Cosine)]
-        return [SIMPLE[float], *tables]
-    if option in SIMPLE:
-        return [SIMPLE[option]]
+    if option in _SCHEMAS:
+        return [_SCHEMAS[option]]
     if origin is Literal:
         return [{"enum": list(hints)}]
+    if origin is tuple and hints[-1] is ...:
+        items = _schema(hints[0])
+        return [{"type": "array", "items": items}, *[items] * (get_origin(hints[0]) is Literal)]
     if origin is tuple:
-        return _list(hints)
+        each = [_schema(hint) for hint in hints]
+        return [{"type": "array", "prefixItems": each, "minItems": len(each), "maxItems": len(each)}]
+    if origin is list:
+        return [{"type": "array"}]
+    if origin in (dict, Mapping):
+        return [{"type": "object", "additionalProperties": _schema(hints[-1])}]
     if isinstance(option, type) and issubclass(option, Enum):
         return [{"enum": [member.value for member in option]}]
-    if origin in (dict, Mapping):
-        return [{"type": "object", "additionalProperties": _value(hints[-1])}]
-    if origin is Callable:
-        return []  # Python only
-    if getattr(option, "_is_protocol", False):  # an object of your own
-        return [{"type": "object", "properties": {"kind": OWN}, "required": ["kind"]}]
-    return [{"type": "array"}] if origin is list else []
-
-
-def _list(hints: tuple[Any, ...]) -> list[Schema]:
-    if hints[-1] is not Ellipsis:
-        items = [_value(hint) for hint in hints]
-        return [{"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}]
-    items_schema = _value(hints[0])
-    single = [items_schema] if get_origin(hints[0]) is Literal else []
-    return [{"type": "array", "items": items_schema}, *single]
+    return [{"type": "object", "properties": {"kind": OWN}, "required": ["kind"]}] * is_protocol(option)

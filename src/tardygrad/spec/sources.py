@@ -8,8 +8,8 @@ import tomllib
 from importlib.resources import files
 from pathlib import Path
 
-from tardygrad.constructors.signature import Table, shown
-from tardygrad.errors import Invalid, nearest
+from tardygrad.constructors import Table
+from tardygrad.errors import Invalid, nearest, shown
 from tardygrad.runs.checks import without_check
 from tardygrad.runs.recipes import anchor, why_no_spec
 from tardygrad.spec.kinds import KINDS

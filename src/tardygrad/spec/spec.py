@@ -20,16 +20,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from tardygrad.constructors.own_code import check_cluster, check_trust
-from tardygrad.constructors.signature import Table, arguments, call, choose, construct, read, shown
+from tardygrad.constructors import (
+    Call,
+    Make,
+    Table,
+    arguments,
+    call,
+    choose,
+    conform,
+    construct,
+    parameters,
+    remember,
+    written_arguments,
+)
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Make, Recipe, parameters, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.contract import Pool
 from tardygrad.engines.fleet_clock import matched
 from tardygrad.engines.sim.pool import SimPool
-from tardygrad.errors import Invalid, check_integer, nearest
+from tardygrad.errors import Invalid, check_integer, nearest, shown
 from tardygrad.fleet import AvailabilityFile, Fleet
+from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES
 from tardygrad.runs.memory import Memory, Meter
 from tardygrad.spec.kinds import KINDS, TABLES, RunTable, keys_of, suggest_table
@@ -284,7 +295,7 @@ def _same_clients(task: Table, fleet: Table | None, typed: Collection[str]) -> t
         return _checked("task", task, typed), None
     given = None
     if "clients" in task:
-        check_integer("task.clients", given := read(int, task["clients"], "task.clients"))
+        check_integer("task.clients", given := conform(int, task["clients"], "task.clients", spec=True))
     _, make, rest = choose(KINDS["fleet"], fleet, "fleet")
     if given is not None and "clients" not in rest and "clients" in parameters(make):
         fleet = fleet | {"clients": given}
@@ -301,7 +312,7 @@ def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = N
     """Call a table's constructor, and check what it returns."""
     given = table.arguments if given is None else given
     built = _checked_kind(call(table.make, given, where), table, where, wanted)
-    return remember(built, Recipe(table.make, given))
+    return remember(built, Call(table.make, given))
 
 
 def _checked_kind(built: object, table: SpecTable, where: str, wanted: type[T]) -> T:

@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tardygrad.constructors import checked
 from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
-from tardygrad.errors import Invalid, WorkFailed, check_number, checked_call, is_number
+from tardygrad.errors import Invalid, WorkFailed, check_number, is_number
 from tardygrad.fleet import Fleet
 from tardygrad.results.comparison import Comparison, Contender, SeedResult
 from tardygrad.runs.directions import Directions
@@ -23,7 +24,7 @@ METHOD = "method"  # the key of the methods' names in the space; the other one i
 FILE = "comparison.json"  # what to show of the runs, besides `sweep.json` and the study
 
 
-@checked_call
+@checked
 def compare(
     contenders: Mapping[str, Method | SweepResult | Callable[..., Run]],
     *,

@@ -15,10 +15,10 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 import torch
 
-from tardygrad.constructors.own_code import check_cluster, check_trust
-from tardygrad.constructors.signature import Table, shown
+from tardygrad.constructors import Table
 from tardygrad.core.hierarchy import serve
-from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest
+from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest, shown
+from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label

@@ -17,10 +17,10 @@ from zlib import crc32
 
 import numpy as np
 
-from tardygrad.constructors.signature import shown
+from tardygrad.constructors import checked
 from tardygrad.core.method import without_addresses
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, checked_call
+from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, shown
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run
@@ -151,7 +151,7 @@ def _ended(seed: int, error: Diverged | Starved) -> Row:
     return {**status, **nothing, **zero, **empty, "start": {}, "rounds": 0}
 
 
-@checked_call
+@checked
 def sweep(
     make_run: MakeRun,
     space: Space,

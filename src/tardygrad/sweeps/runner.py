@@ -18,9 +18,8 @@ from typing import Any
 import optuna
 import torch
 
-from tardygrad.constructors.signature import shown
 from tardygrad.engines.child_process import ChildProcess, process_count
-from tardygrad.errors import Invalid
+from tardygrad.errors import Invalid, shown
 from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row, exclusive, read_json, require_new, to_json_value, write_json
 from tardygrad.runs.run import versions

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from tardygrad.constructors.signature import call
+from tardygrad.constructors import call
 from tardygrad.core.task import Task
 from tardygrad.errors import Diverged, Starved
 from tardygrad.runs.record import Row, to_json_value

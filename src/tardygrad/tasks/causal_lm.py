@@ -7,8 +7,8 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call, passes_to
+from tardygrad.constructors import constructor
+from tardygrad.errors import Invalid, check_choice, check_integer, check_number
 from tardygrad.tasks.data.cache import Key
 from tardygrad.tasks.data.hub import Attention, find_model
 from tardygrad.tasks.data.sharding import SplitSettings, shard
@@ -27,9 +27,7 @@ class CausalLM(TorchTask):
         self.tokenizer = tokenizer
 
 
-@remembers_call
-@checked_call
-@passes_to(TorchTask, shard)
+@constructor(passes_to=(TorchTask, shard))
 def causal_lm(
     *,
     clients: int | None = None,

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tardygrad.constructors import checked
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.errors import check_integer, checked_class
+from tardygrad.errors import check_integer
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Clock:
     """A task without training: a job makes no local steps and returns δ = 0, so runs only measure times and delays.

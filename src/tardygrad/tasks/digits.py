@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import check_choice, check_integer, checked_call, passes_to
+from tardygrad.constructors import constructor
+from tardygrad.errors import check_choice, check_integer
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.nets.vit import ViT, check_sizes
@@ -26,9 +26,7 @@ Model = Literal["vit", "mlp"]
 _TEST = 360
 
 
-@remembers_call
-@checked_call
-@passes_to(TorchTask, shard)
+@constructor(passes_to=(TorchTask, shard))
 def digits(
     *,
     clients: int,

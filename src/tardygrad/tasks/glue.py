@@ -14,8 +14,8 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.constructors import constructor
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.hub import Attention
@@ -41,9 +41,7 @@ class Glue(TorchTask):
         return f"Glue({self.name!r}, parameters={self.parameters}, clients={self.clients}, {rows})"
 
 
-@remembers_call
-@checked_call
-@passes_to(TorchTask, shard)
+@constructor(passes_to=(TorchTask, shard))
 def glue(
     *,
     clients: int,

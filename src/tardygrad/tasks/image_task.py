@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
+from tardygrad.constructors import constructor
+from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.hub import download, find_model
 from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Labelled, images
@@ -45,9 +45,7 @@ class Source(NamedTuple):
     folder: Path | None = None  # where a system package installs it
     fix: str = "Use"  # begins the advice in the error text, before data=FOLDER
 
-    @remembers_call
-    @checked_call
-    @passes_to(TorchTask, shard)
+    @constructor(passes_to=(TorchTask, shard))
     def task(
         self,
         *,

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tardygrad.constructors import constructor
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import Invalid, check_choice, check_integer, checked_call, passes_to
+from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.data.text import Pairs, pairs, read, split
@@ -50,9 +50,7 @@ class LM(TorchTask):
         return scores | {"perplexity": perplexity(loss), "bits_per_byte": loss * self.tokens_per_byte / math.log(2)}
 
 
-@remembers_call
-@checked_call
-@passes_to(TorchTask, shard)
+@constructor(passes_to=(TorchTask, shard))
 def lm(
     *,
     clients: int,

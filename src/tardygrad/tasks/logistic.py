@@ -9,16 +9,14 @@ import torch
 from torch import nn
 
 from tardygrad import streams
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import check_integer, checked_call, passes_to
+from tardygrad.constructors import constructor
+from tardygrad.errors import check_integer
 from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
 
-@remembers_call
-@checked_call
-@passes_to(TorchTask, shard)
+@constructor(passes_to=(TorchTask, shard))
 def logistic(
     *,
     clients: int,

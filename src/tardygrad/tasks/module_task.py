@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
+from tardygrad.constructors import remember
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.core.recipe import remember
 from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.seeding import keyed, seeded
 from tardygrad.tasks.data.client_data import Collate

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tardygrad.errors import Invalid, check_number, checked_class
+from tardygrad.constructors import checked
+from tardygrad.errors import Invalid, check_number
 
 Kind = Literal["stable", "student", "pareto"]
 """The distribution of one coordinate."""
@@ -17,7 +18,7 @@ Kind = Literal["stable", "student", "pareto"]
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@checked_class
+@checked
 @dataclass(frozen=True)
 class Noise:
     """Heavy-tailed noise scale · ξ with independent, symmetric coordinates.

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tardygrad import streams
+from tardygrad.constructors import constructor
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.core.recipe import remembers_call
-from tardygrad.errors import check_integer, check_number, checked_call
+from tardygrad.errors import check_integer, check_number
 from tardygrad.tasks.noise import Noise
 
 
@@ -72,8 +72,7 @@ class Quadratic:
         return {"loss": float(0.5 * torch.dot(self.h * off, off))}
 
 
-@remembers_call
-@checked_call
+@constructor
 def quadratic(
     *,
     clients: int,

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from tardygrad import streams
+from tardygrad.constructors import checked
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.core.task import GradientRequest, HasGroups
-from tardygrad.errors import Invalid, check_integer, checked_call, type_and_first_line
+from tardygrad.errors import Invalid, check_integer, type_and_first_line
 from tardygrad.seeding import keyed, other_states, others_seeded, restore
 from tardygrad.tasks.data.client_data import (
     Collate,
@@ -100,7 +101,7 @@ class TorchTask(ModuleTask, HasGroups):
     TorchTask(Linear, parameters=8, clients=4)
     """
 
-    @checked_call
+    @checked
     def __init__(
         self,
         module: nn.Module | Callable[[], nn.Module],

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad import streams
+from tardygrad.constructors import checked
 from tardygrad.core.admission import LARGEST_NUMBER
 from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.own_loop import OwnLoop, Trained
-from tardygrad.errors import Invalid, check_integer, checked_call, passes_to
+from tardygrad.errors import Invalid, check_integer
 from tardygrad.seeding import seeded
 from tardygrad.tasks.data.client_data import Collate, checked_counts, count_clients, unknown_counts
 from tardygrad.tasks.forward import Loss
@@ -123,8 +124,7 @@ class TrainerTask(ModuleTask, OwnLoop):
     TrainerTask(Linear, parameters=8, clients=4)
     """
 
-    @checked_call
-    @passes_to(ModuleTask)
+    @checked(passes_to=(ModuleTask,))
     def __init__(
         self,
         module: nn.Module | Callable[[], nn.Module],

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakSet
 
+from tardygrad.constructors import constructor
 from tardygrad.core.messages import Job, Joined, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.contract import Pending, Pool
 from tardygrad.engines.deadlines import Deadlines, Losses
@@ -37,7 +37,6 @@ from tardygrad.errors import (
     WorkFailed,
     check_choice,
     check_number,
-    checked_call,
     shortened,
 )
 
@@ -96,8 +95,7 @@ class FlowerPool(Pool):
     startup = "waiting for Flower's nodes"
     resume_keys: ClassVar[tuple[str, ...]] = ("patience", "grace", "ttl", "wait", "drain")
 
-    @remembers_call
-    @checked_call
+    @constructor
     def __init__(
         self,
         task: Task,

@@ -19,13 +19,11 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad import methods, tasks
-from tardygrad.constructors import own_code
-from tardygrad.constructors.signature import arguments
-from tardygrad.constructors.signature import call as call_constructor
+from tardygrad import methods, own_code, tasks
+from tardygrad.constructors import Call, arguments, call_of, parameters, remember, written_arguments
+from tardygrad.constructors import call as call_constructor
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Update, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Recipe, parameters, recipe_of, remember, written_arguments
 from tardygrad.core.task import Task
 from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.same_task import facts
@@ -83,7 +81,7 @@ def unpacked(arrays: Arrays) -> dict[str, Tensor]:
 
 def written_recipe(subject: object) -> str:
     """How an object was made, in JSON; empty if that is not known or cannot be written."""
-    recipe = recipe_of(subject)
+    recipe = call_of(subject)
     if recipe is None:
         return ""
     try:
@@ -107,7 +105,7 @@ def make_again(text: str, what: Literal["task", "method"], trusted: Collection[s
             _check_files(call, files)
         function = own_code.find(table["kind"], what)
         given = arguments(parameters(function), table["arguments"], what)
-    return remember(call_constructor(function, given, what), Recipe(function, given))
+    return remember(call_constructor(function, given, what), Call(function, given))
 
 
 @contextmanager
@@ -131,7 +129,7 @@ def _check_trust(name: str, what: Literal["task", "method"], trusted: Collection
         rule = f"a node calls only {what}s of tardygrad, and functions of packages that its app trusts"
         fix = "" if package == "tardygrad" else f". Write client_app(trust=[{package!r}]) if it may call that package"
         raise Invalid(f"{rule}, got {name!r}{fix}")
-    if (defined := Recipe(own_code.find(name, what), {}).name) != name:  # such as one that its module has imported
+    if (defined := Call(own_code.find(name, what), {}).name) != name:  # such as one that its module has imported
         rule = "a node calls a function by the name of the module that defines it"
         raise Invalid(f"{rule}, got {name!r}, not {defined!r}")
 

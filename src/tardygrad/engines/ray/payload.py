@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tardygrad.constructors import Call, call_of, call_seeded, remember
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import Recipe, call_seeded, recipe_of, remember
 from tardygrad.core.task import Task
 from tardygrad.engines.same_task import check_same, facts
 
@@ -23,7 +23,7 @@ class RemoteTask:
         recipe: that made it.
     """
 
-    def __init__(self, task: Task, recipe: Recipe) -> None:
+    def __init__(self, task: Task, recipe: Call) -> None:
         self.recipe, self.facts = recipe, facts(task)
 
     def __reduce__(self) -> tuple[Callable[..., Task], tuple[Any, ...]]:
@@ -32,12 +32,12 @@ class RemoteTask:
 
 def pickled(task: Task, method: Method, dumps: Callable[[Any], bytes]) -> bytes:
     """Task and method for `loads` in a worker's process."""
-    recipe = recipe_of(task)
+    recipe = call_of(task)
     return dumps((RemoteTask(task, recipe) if recipe else task, method))
 
 
 def make_task(function: Callable[..., Task], arguments: dict[str, Any], expected: dict[str, int]) -> Task:
     """Make a task by its recipe, and compare it with the driver's."""
-    task: Task = remember(call_seeded(function, arguments), Recipe(function, arguments))
+    task: Task = remember(call_seeded(function, arguments), Call(function, arguments))
     check_same(task, expected)
     return task

@@ -15,10 +15,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Self
 
+from tardygrad.constructors import constructor
 from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.messages import Asleep, Job, Lost, Message, Parts, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task
 from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.contract import Pending, Pool
@@ -33,7 +33,7 @@ from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.transport import Transport
 from tardygrad.engines.ray.workers import Workers
 from tardygrad.engines.wire import Wire
-from tardygrad.errors import Interrupted, Invalid, TimeUp, WorkFailed, check_choice, checked_call, type_and_first_line
+from tardygrad.errors import Interrupted, Invalid, TimeUp, WorkFailed, check_choice, type_and_first_line
 from tardygrad.fleet import Fleet
 
 
@@ -71,8 +71,7 @@ class RayPool(Pool):
     opens_data = False
     resume_keys: ClassVar[tuple[str, ...]] = ("workers", "address", "cpus_per_worker", "gpus_per_worker", "place")
 
-    @remembers_call
-    @checked_call
+    @constructor
     def __init__(
         self,
         task: Task,

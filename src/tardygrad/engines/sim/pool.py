@@ -8,18 +8,18 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import cast
 
+from tardygrad.constructors import constructor
 from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import NOTHING, Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.recipe import remembers_call
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.attendance import DROPS, LOST, SLEEP, Entry
 from tardygrad.engines.child_process import process_count
 from tardygrad.engines.contract import Pending, Pool, perform, perform_together
 from tardygrad.engines.fleet_clock import CHANGES, corrupt, matched, round_trips
 from tardygrad.engines.sim.process_pool import ProcessPool
-from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer, checked_call
+from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer
 from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import Clock
 
@@ -49,8 +49,7 @@ class SimPool(Pool):
     now = 0.0
     virtual_clock = True
 
-    @remembers_call
-    @checked_call
+    @constructor
     def __init__(
         self,
         task: Task,

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from tardygrad import streams
+from tardygrad.constructors import checked
 from tardygrad.core.messages import Job
-from tardygrad.errors import Invalid, check_choice, check_integer, check_number, checked_call
+from tardygrad.errors import Invalid, check_choice, check_integer, check_number
 from tardygrad.tasks.data.client_data import Datasets, Loading, batch_rows, length
 
 How = Literal["iid", "dirichlet", "label"]
@@ -83,7 +84,7 @@ class Shards:
         return f"Shards(clients={self.clients}, rows={sum(sizes)}, each={min(sizes)}..{max(sizes)})"
 
 
-@checked_call
+@checked
 def shard(
     data: Any,
     *,

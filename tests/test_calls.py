@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.constructors.signature import read
-from tardygrad.core.recipe import Recipe, call_seeded, parameters, recipe_of, remembers_call, written
+from tardygrad.constructors import Call, call_of, call_seeded, conform, constructor, parameters, written
 from tardygrad.core.schedules import Schedule
 from tardygrad.runs.recipes import recipe_table
 
@@ -25,20 +24,20 @@ METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 
 
 
 def test_a_constructor_remembers_its_call() -> None:
-    assert recipe_of(tg.clip2(**METHOD)) == Recipe(tg.clip2, METHOD)
-    assert recipe_of(tg.tasks.quadratic(clients=3)) == Recipe(tg.tasks.quadratic, {"clients": 3})
-    assert recipe_of(tg.Fleet.paper(clients=3)) == Recipe(tg.Fleet.paper, {"clients": 3})
+    assert call_of(tg.clip2(**METHOD)) == Call(tg.clip2, METHOD)
+    assert call_of(tg.tasks.quadratic(clients=3)) == Call(tg.tasks.quadratic, {"clients": 3})
+    assert call_of(tg.Fleet.paper(clients=3)) == Call(tg.Fleet.paper, {"clients": 3})
     method, task, fleet = tg.clip2(**METHOD), tg.tasks.quadratic(clients=3), tg.Fleet.paper(clients=3)
     with tg.SimPool(task, method, fleet, batch=1) as pool:
-        assert recipe_of(pool) == Recipe(tg.SimPool, {"task": task, "method": method, "fleet": fleet, "batch": 1})
+        assert call_of(pool) == Call(tg.SimPool, {"task": task, "method": method, "fleet": fleet, "batch": 1})
 
 
 def test_a_recipe_makes_the_same_object() -> None:
-    recipe = recipe_of(tg.tasks.quadratic(clients=3, heterogeneity=1.0))
+    recipe = call_of(tg.tasks.quadratic(clients=3, heterogeneity=1.0))
     assert recipe is not None
     again = call_seeded(recipe.function, recipe.arguments)
     assert torch.equal(again.c, tg.tasks.quadratic(clients=3, heterogeneity=1.0).c)
-    assert recipe_of(again) == recipe
+    assert call_of(again) == recipe
 
 
 def test_a_recipe_does_not_change_with_the_arguments() -> None:
@@ -47,7 +46,7 @@ def test_a_recipe_does_not_change_with_the_arguments() -> None:
         return tg.clip2(**METHOD)
 
     slopes, names, x = [1.0], {"a": ["b"]}, torch.ones(2)
-    recipe = recipe_of(tg.make(mine, slopes=slopes, names=names, x=x))
+    recipe = call_of(tg.make(mine, slopes=slopes, names=names, x=x))
     assert recipe is not None
     names["a"].append("c")
     for _ in range(2):
@@ -58,23 +57,23 @@ def test_a_recipe_does_not_change_with_the_arguments() -> None:
     given = {"place": {0: probabilities}}
     made = constructed(given)
     probabilities[0] = given["place"][1] = 0.1  # type: ignore[call-overload]
-    assert recipe_of(made) == Recipe(constructed, {"given": {"place": {0: [0.5, 0.5]}}})
+    assert call_of(made) == Call(constructed, {"given": {"place": {0: [0.5, 0.5]}}})
 
 
 def test_copies_have_the_recipe_and_changed_objects_have_none() -> None:
     method, fleet = tg.clip2(**METHOD), tg.Fleet.paper(clients=3)
-    assert recipe_of(copy.deepcopy(fleet)) == recipe_of(fleet)
-    assert recipe_of(replace(method, buffer=3)) is None
-    assert recipe_of(fleet.crash(client=0, at=1.0)) is None
-    assert recipe_of(tg.tasks.logistic(clients=2).to("cpu")) is None
+    assert call_of(copy.deepcopy(fleet)) == call_of(fleet)
+    assert call_of(replace(method, buffer=3)) is None
+    assert call_of(fleet.crash(client=0, at=1.0)) is None
+    assert call_of(tg.tasks.logistic(clients=2).to("cpu")) is None
 
 
 def test_make_remembers_the_outermost_function_and_the_one_that_it_called() -> None:
     def mine(clients: int) -> object:
         return tg.tasks.quadratic(clients=clients)
 
-    inner = Recipe(tg.tasks.quadratic, {"clients": 3})
-    assert recipe_of(tg.make(mine, clients=3)) == Recipe(mine, {"clients": 3}, inner=inner)
+    inner = Call(tg.tasks.quadratic, {"clients": 3})
+    assert call_of(tg.make(mine, clients=3)) == Call(mine, {"clients": 3}, inner=inner)
     with pytest.raises(tg.Invalid, match="`make` needs a function and its arguments, got 3"):
         tg.make(3)  # type: ignore[arg-type]
     with pytest.raises(tg.Invalid, match="got a Point, which cannot have attributes"):
@@ -82,19 +81,19 @@ def test_make_remembers_the_outermost_function_and_the_one_that_it_called() -> N
 
 
 def test_a_function_is_named_only_if_it_can_be_imported() -> None:
-    assert Recipe(own, {}).name == f"{__name__}:own"
-    assert Recipe(tg.Fleet.paper, {}).name == "tardygrad.fleet.fleet:Fleet.paper"
+    assert Call(own, {}).name == f"{__name__}:own"
+    assert Call(tg.Fleet.paper, {}).name == "tardygrad.fleet.fleet:Fleet.paper"
     with pytest.raises(tg.Invalid, match=r"its function `.*<lambda>` is not one that can be imported"):
-        _ = Recipe(lambda: None, {}).name
+        _ = Call(lambda: None, {}).name
     script = lambda: None  # noqa: E731
     script.__module__ = "__main__"
     with pytest.raises(tg.Invalid, match="is in the script itself, which cannot be imported"):
-        _ = Recipe(script, {}).name
+        _ = Call(script, {}).name
 
 
 def test_rates_may_be_numbers_of_numpy() -> None:
     method = tg.fedavg(local_lr=np.float32(0.5), lr=np.int64(1), buffer=2, local_steps=1)
-    table = recipe_table("method", recipe_of(method))
+    table = recipe_table("method", call_of(method))
     assert (table["local_lr"], table["lr"]) == (0.5, 1.0)
     json.dumps(table, allow_nan=False)
 
@@ -127,7 +126,7 @@ def own() -> tg.Method:
     return tg.clip2(**METHOD)
 
 
-@remembers_call
+@constructor
 def constructed(given: dict[str, dict[int, list[float]]]) -> tg.Method:
     return replace(tg.clip2(**METHOD))
 
@@ -147,10 +146,10 @@ class Level(Enum):
 )
 def test_members_of_enums_and_paths_are_read_back(hint: object, value: object, text: object) -> None:
     assert written(hint, value, "key") == text
-    assert read(hint, text, "key") == value
-    assert type(read(hint, text, "key")) is type(value)
+    assert conform(hint, text, "key", spec=True) == value
+    assert type(conform(hint, text, "key", spec=True)) is type(value)
 
 
 def test_a_word_that_is_no_member_is_refused() -> None:
     with pytest.raises(tg.Invalid, match="`key` must be one of s, l, got 'medium'"):
-        read(Size, "medium", "key")
+        conform(Size, "medium", "key", spec=True)

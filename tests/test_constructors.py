@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.constructors import conform
 from tardygrad.fleet import AvailabilityFile, Available, Crash, Diurnal, Fault, Slow, SlowSpells
-from tardygrad.spec import spec
 from tests.test_fleet import fleet_of
 
 TWO = fleet_of(1.0, 2.0)
@@ -107,13 +107,13 @@ def test_functions_of_ones_own_are_weights_and_runtimes_but_classes_are_not() ->
         (float, True, "`a.b` must be a number, got true."),
         (float | None, float("nan"), "`a.b` must be a number, got nan."),
         (int, 4.0, "`a.b` must be a whole number, got 4.0."),
-        (list[float], ["x"], "`a.b` must be a table, got ['x']."),
-        (dict[str, int], {"k": "x"}, "`a.b` must be a table, got {'k': 'x'}."),
+        (list[float], ["x"], "`a.b[0]` must be a number, got 'x'."),
+        (dict[str, int], {"k": "x"}, "`a.b['k']` must be a whole number, got 'x'."),
         (tuple[int, ...], [1, "x"], "`a.b[1]` must be a whole number, got 'x'."),
     ],
 )
 def test_a_spec_has_the_same_rules(hint: Any, value: Any, text: str) -> None:
     with pytest.raises(tg.Invalid) as caught:
-        spec.read(hint, value, "a.b")
+        conform(hint, value, "a.b", spec=True)
     assert str(caught.value) == text
-    assert type(spec.read(float, 4, "a.b")) is float
+    assert type(conform(float, 4, "a.b", spec=True)) is float

@@ -11,13 +11,12 @@ import importlib
 import inspect
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import chdir
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from tardygrad.core.recipe import unnamed_arguments
 from tardygrad.errors import Invalid, described_error, nearest
 
 
@@ -109,6 +108,15 @@ def find(name: str, where: str) -> Any:
         raise Invalid(f"{rule}, got {name!r}, which is of type {type(found).__name__}.")
     if inspect.iscoroutinefunction(found):
         raise Invalid(f"{rule}, got {name!r}, which is asynchronous. Write def in place of async def.")
-    for key in unnamed_arguments(found):
-        raise Invalid(f"{rule}, got {name!r}, whose argument `{key}` has no name. Remove the / from its signature.")
+    for key, each in signature(found).parameters.items():
+        if each.kind is each.POSITIONAL_ONLY and each.default is each.empty:
+            raise Invalid(f"{rule}, got {name!r}, whose argument `{key}` has no name. Remove the / from its signature.")
     return found
+
+
+def signature(make: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function or class."""
+    try:
+        return inspect.signature(make)
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"its function {make!r} has no signature that Python can read") from error

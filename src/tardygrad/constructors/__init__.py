@@ -1,1 +1,0 @@
-"""Constructors as specs and records name them: their functions, and the types of their arguments."""

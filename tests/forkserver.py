@@ -264,7 +264,7 @@ def main(arguments: list[str]) -> None:
         request = {"argv": argv, "env": dict(os.environ), "cwd": os.getcwd(), "session": False}
         ask(os.environ[ADDRESS], request, (0, 1, 2)).recv(NUMBER.size)
         return
-    own = ("tardygrad.cli.run", "tardygrad.cli.report", "tardygrad_command.commands", "sklearn.datasets")
+    own = ("tardygrad.cli.run", "tardygrad.cli.report", "tardygrad.cli.commands", "sklearn.datasets")
     for name in (*own, *filter(None, os.environ.pop(MODULES, "").split(","))):
         import_module(name)
     gc.freeze()

@@ -24,11 +24,11 @@ import typer
 
 import tardygrad as tg
 from tardygrad.cli import demo
+from tardygrad.cli.commands import app
+from tardygrad.cli.main import main
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import keys_of
 from tardygrad.spec.sources import shipped
-from tardygrad_command import main
-from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

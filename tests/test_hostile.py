@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad_command import main
+from tardygrad.cli.main import main
 
 FLEET = tg.Fleet.paper(clients=5)
 

@@ -16,10 +16,17 @@ from tardygrad.constructors import described
 INIT = Path(tardygrad.__file__)
 NAMES = [
     alias.asname
-    for node in ast.parse(INIT.read_text(encoding="utf-8")).body
-    if isinstance(node, ast.ImportFrom)
+    for node in ast.walk(ast.parse(INIT.read_text(encoding="utf-8")))
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tardygrad")
     for alias in node.names
 ]
+
+
+def test_every_name_is_imported_when_it_is_used() -> None:
+    assert dir(tardygrad) == sorted(NAMES) == sorted(tardygrad.__all__)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="module 'tardygrad' has no attribute 'simulat'") as caught:
+        tardygrad.simulat  # type: ignore[attr-defined]  # noqa: B018
+    assert (caught.value.obj, caught.value.name) == (tardygrad, "simulat"), "Python adds: Did you mean: 'simulate'?"
 
 
 def test_public_names_are_documented() -> None:

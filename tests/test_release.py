@@ -37,7 +37,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: zipfile.Zip
     source = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert packed == {name for name in source if ".egg-info/" not in name}
-    assert packed >= {"tardygrad/py.typed", "tardygrad/specs/digits.toml", "tardygrad_command/spec_keys.json"}
+    assert packed >= {"tardygrad/py.typed", "tardygrad/specs/digits.toml", "tardygrad/cli/spec_keys.json"}
 
 
 def test_the_wheel_declares_its_command_licence_and_readme(wheel: zipfile.ZipFile) -> None:
@@ -46,7 +46,7 @@ def test_the_wheel_declares_its_command_licence_and_readme(wheel: zipfile.ZipFil
     assert metadata["Version"] == PROJECT["version"]
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Description-Content-Type"] == "text/markdown"
-    assert "tardygrad = tardygrad_command:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "tardygrad = tardygrad.cli.main:main" in wheel.read(f"{info}/entry_points.txt").decode()
     assert f"{info}/licenses/LICENSE" in wheel.namelist()
 
 

@@ -20,6 +20,7 @@ from typing import Any, get_args, get_type_hints
 import typer
 from pydantic import TypeAdapter
 
+from tardygrad.cli.commands import app
 from tardygrad.constructors import Make, Parameters, described, parameters, rule, written
 from tardygrad.core.method import Method
 from tardygrad.fleet import Fleet
@@ -27,7 +28,6 @@ from tardygrad.methods.constructor import MethodSettings
 from tardygrad.runs import events
 from tardygrad.spec import kinds as spec
 from tardygrad.spec.schema import described_keys
-from tardygrad_command.commands import app
 
 ROOT = Path(__file__).parent.parent
 MARKED = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -268,7 +268,7 @@ def fill(text: str) -> str:
 def files() -> dict[Path, str]:
     """What every file with generated text should contain."""
     pages = [ROOT / "docs" / page for page in ("api.md", "cli.md", "methods.md")]
-    known = {ROOT / "src/tardygrad_command/spec_keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
+    known = {ROOT / "src/tardygrad/cli/spec_keys.json": json.dumps(spec.all_keys(), indent=1) + "\n"}
     known |= {ROOT / f"docs/methods/{kind}.md": method_page(kind, make) for kind, make in spec.KINDS["method"].items()}
     known |= {ROOT / "docs/events.schema.json": events_schema()} | api_pages()
     return known | {page: fill(page.read_text("utf-8")) for page in pages}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tardygrad_command import main
+from tardygrad.cli.main import main
 
 SMALL = """
 [task]

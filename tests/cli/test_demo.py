@@ -87,7 +87,7 @@ def test_runs_side_by_side_have_the_bits_of_runs_one_after_the_other(tardygrad: 
 
 
 def test_ctrl_c_leaves_runs_that_can_be_resumed(tardygrad: Command) -> None:
-    start = "from tardygrad_command import main; main()"
+    start = "from tardygrad.cli.main import main; main()"
     command = [sys.executable, "-c", start, "demo", "--jobs", "2", "--out", "over here"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         runs = [Path("over here", name) for name in ("sync-clip2", "clip2")]

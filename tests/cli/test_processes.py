@@ -37,7 +37,7 @@ def begun(tardygrad: Command) -> Iterator[Program]:
 
 
 def _start(*argv: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> Program:
-    return Program("from tardygrad_command import main; main()", *argv, stdout=stdout, stderr=stderr)
+    return Program("from tardygrad.cli.main import main; main()", *argv, stdout=stdout, stderr=stderr)
 
 
 def _goes_on(tardygrad: Command) -> None:
@@ -108,7 +108,7 @@ class Torch:
             print("importing", flush=True)
             time.sleep(600)
 sys.meta_path.insert(0, Torch)
-from tardygrad_command import main
+from tardygrad.cli.main import main
 main()
 """
 
@@ -209,7 +209,7 @@ def test_what_the_terminals_encoding_lacks_is_a_question_mark(
 
 CLOSED = """
 import os, sys
-from tardygrad_command import _prepare_streams
+from tardygrad.cli.main import _prepare_streams
 _prepare_streams()
 print("lost", file=sys.stderr)
 with open(sys.argv[1], "w") as file:

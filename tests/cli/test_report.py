@@ -139,7 +139,7 @@ def test_ctrl_c_ends_watching_even_before_there_is_a_server(
 
 def test_watching_prints_the_address_and_ends_quietly(tmp_path: Path) -> None:
     path = record(tmp_path / "run", rounds=1, torn=True)
-    with Program("from tardygrad_command import main; main()", "watch", str(path)) as process:
+    with Program("from tardygrad.cli.main import main; main()", "watch", str(path)) as process:
         assert process.stdout
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\n", process.stdout.readline())
         os.kill(process.pid, signal.SIGINT)

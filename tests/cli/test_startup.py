@@ -11,13 +11,15 @@ from typing import get_type_hints
 
 import pytest
 
-from tardygrad_command.commands import app
+from tardygrad.cli.commands import app
 
 LIGHT = """
 import atexit, sys
-from tardygrad_command import main
-heavy = {"tardygrad", "torch", "numpy", "altair", "pydantic", "scipy"}
-atexit.register(lambda: print("imported", sorted(heavy & set(sys.modules)), file=sys.stderr))
+from tardygrad.cli.main import main
+heavy = {"torch", "numpy", "altair", "pydantic", "scipy"}
+own = lambda name: name.startswith("tardygrad.") and not name.startswith("tardygrad.cli")
+found = lambda: [name for name in sys.modules if name in heavy or own(name)]
+atexit.register(lambda: print("imported", found(), file=sys.stderr))
 main()
 """
 
@@ -42,6 +44,27 @@ main()
 def test_help_and_usage_errors_do_not_import_the_library(argv: str, code: int) -> None:
     done = subprocess.run([sys.executable, "-c", LIGHT, *argv.split()], capture_output=True, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (code, "imported []")
+
+
+def test_importing_the_library_imports_no_torch() -> None:
+    code = "import sys, tardygrad; assert not {'torch', 'numpy'} & sys.modules.keys(); tardygrad.Uniform"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        ("specs", 1, "error: the output: No space left on device."),
+        ("theory --tail 1.5 --rounds 9 --json", 1, "error: the output: No space left on device."),
+        ("run digits run.rounds=0 --json", 2, "error: in [run]: `rounds`"),
+    ],
+)
+def test_a_full_disk_under_the_output_is_one_line(argv: str, code: int, says: str) -> None:
+    command = [sys.executable, "-c", "from tardygrad.cli.main import main; main()", *argv.split()]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert done.stderr.startswith(says)
 
 
 def test_the_code_of_a_command_takes_its_options() -> None:

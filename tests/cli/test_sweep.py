@@ -42,7 +42,7 @@ runner.run_trial = held
 
 def _start(*argv: str, few: int | None = None, stderr: int = subprocess.PIPE) -> Program:
     """A command in a process of its own; a sweep that makes only a few trials, and then holds the next ones."""
-    code = (FEW.format(few=few) if few else "") + "from tardygrad_command import main; main()"
+    code = (FEW.format(few=few) if few else "") + "from tardygrad.cli.main import main; main()"
     return Program(code, *argv, stderr=stderr)
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
+from tardygrad.cli.main import main
 from tardygrad.engines.ray import connection as joining
-from tardygrad_command import main
 from tests.engines.test_ray_pool import wait_for
 from tests.forkserver import Program
 
@@ -222,7 +222,7 @@ def test_a_signal_while_ray_starts_ends_all_that_has_begun(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     argv = ["run", "quadratic", "engine.kind=ray", "--out", "run"]
-    process = Program("from tardygrad_command import main; main()", *argv)
+    process = Program("from tardygrad.cli.main import main; main()", *argv)
     family = psutil.Process(process.pid)
     wait_for(lambda: [one for one in family.children() if one.name() == "gcs_server"])
     process.send_signal(number)

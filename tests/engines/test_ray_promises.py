@@ -270,7 +270,7 @@ def command() -> Iterator[Start]:
     started: list[Program] = []
 
     def start(*argv: str, before: str = "") -> Program:
-        started.append(Program(f"{before}\nfrom tardygrad_command import main; main()", *argv))
+        started.append(Program(f"{before}\nfrom tardygrad.cli.main import main; main()", *argv))
         return started[-1]
 
     yield start

@@ -15,7 +15,7 @@ from tests.hostile.verdicts import FAULTS, Ended, Tally, command
 FULL = """import resource, sys
 size = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # a write beyond it fails, as on a full disk
-from tardygrad_command import main; main()"""
+from tardygrad.cli.main import main; main()"""
 SETTINGS = ["task.dimension=300", "run.rounds=20", "run.checkpoint_every=4"]
 LARGEST = 30_000  # bytes of a file of the run, about
 

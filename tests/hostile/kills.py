@@ -53,7 +53,7 @@ METHODS: dict[str, list[str]] = {
     "halos": ["method.kind=halos", *SYNC, "method.regions=2"],
 }
 assert gcd(len(ENGINES), len(METHODS)) == 1  # so that every method meets every engine
-RUN = "from tardygrad_command import main; main()"
+RUN = "from tardygrad.cli.main import main; main()"
 SERVE = "import sys; from tests.hostile.kills import serve_flower; serve_flower(*sys.argv[1:])"
 SETTINGS = ["task.dimension=300", "run.rounds=60", "run.checkpoint_every=4", "run.evaluate_every=20"]
 SECONDS = 300.0  # after which a process counts as hung

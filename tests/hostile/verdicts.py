@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, NamedTuple
 
-from tardygrad_command import main
+from tardygrad.cli.main import main
 
 FAULTS = ("wrong", "hung", "traceback")
 COLUMNS = ("tries", "right", "refused", *FAULTS)

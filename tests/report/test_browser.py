@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tardygrad.cli.main import main
 from tardygrad.report.build import build
 from tardygrad.report.live import serve
 from tardygrad.report.page import figures
-from tardygrad_command import main
 from tests.report.conftest import Open
 from tests.report.records import EVIL, ODD, events, record, write
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
+from tardygrad.cli.main import main
 from tardygrad.core.algorithm import work
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, TorchTask, shard
 from tardygrad.tasks.digits import ViT
-from tardygrad_command import main
 
 ROOT = Path(__file__).parents[2]
 LR, CLIP = 0.1, 0.05

@@ -1,1 +1,1 @@
-"""The code of the commands, one file for each group. `tardygrad_command` declares their options and calls them."""
+"""The command line: `commands` declares the commands without torch, and imports the code of the one that is called."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from tardygrad.cli import commands
 from tardygrad.cli.demo_screen import follow, show_results
 from tardygrad.cli.output import say, show, show_json, waiting
 from tardygrad.cli.parallel_runs import ParallelRuns
@@ -16,7 +17,6 @@ from tardygrad.runs.record import Row, new_run_dir, replace, require_new
 from tardygrad.runs.signals import Signals
 from tardygrad.runs.summary import Summary
 from tardygrad.spec import spec
-from tardygrad_command import commands
 
 METHODS = {
     "sync-Clip²": ["method.mode=sync"],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table, waiting
 from tardygrad.cli.run import run_dir
 from tardygrad.engines.threads import torch_threads
 from tardygrad.runs.checks import unchecked_spec
 from tardygrad.runs.history import read_history
 from tardygrad.runs.run import plural
-from tardygrad_command import commands
 
 if TYPE_CHECKING:
     from tardygrad.doctor.try_change import TriedChange

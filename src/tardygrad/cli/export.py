@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import show, show_json, waiting
 from tardygrad.cli.run import final_vectors, recorded_spec, run_dir
 from tardygrad.cli.session import build
@@ -17,7 +18,6 @@ from tardygrad.runs.record import read_json, reading_record
 from tardygrad.runs.run import plural
 from tardygrad.runs.summary import read_summary
 from tardygrad.tasks.module_task import ModuleTask
-from tardygrad_command import commands
 
 
 def export(options: commands.Export) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import as_objects, cell, counted, show_json, show_table
 from tardygrad.core.hierarchy import ServerLike
 from tardygrad.core.messages import Advanced, Lost, Taken, Update
@@ -22,7 +23,6 @@ from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.spec import spec
-from tardygrad_command import commands
 
 MAX_UPDATES = 10_000_000  # most updates to simulate, which takes minutes
 

@@ -9,6 +9,7 @@ import torch
 import typer
 from torch import Tensor
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import say, show, show_json
 from tardygrad.cli.run import final_model, recorded_spec, run_dir
 from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_replayable
@@ -21,7 +22,6 @@ from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.progress import round_progress
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.replay import check_has_rounds, restore_noise
-from tardygrad_command import commands
 
 
 def replay(options: commands.Replay) -> None:

@@ -10,10 +10,10 @@ from tempfile import TemporaryFile
 
 import typer
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import counted, say, show, show_json, waiting
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import make_directory
-from tardygrad_command import commands
 
 
 def report(options: commands.Report) -> None:

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import say
 from tardygrad.cli.session import print_summary, run_to_end, started_engine, worker_shortage
 from tardygrad.core.messages import ModuleBuffers, Vector
@@ -24,7 +25,6 @@ from tardygrad.runs.summary import MODEL, read_model, read_summary
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
 from tardygrad.spec.kinds import RunTable
-from tardygrad_command import commands
 
 
 def run(options: commands.Run) -> None:

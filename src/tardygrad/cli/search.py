@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.plan import clock_events
 from tardygrad.cli.run import run_dir
@@ -29,7 +30,6 @@ from tardygrad.runs.record import Row, replace
 from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.spec.spec import Built, Spec
-from tardygrad_command import commands
 
 TOP = 10  # settings that are printed
 MEASURE = "predicted time for the effective updates of the current setting's rounds"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import as_objects, say, show, show_json, show_table, waiting
 from tardygrad.engines.child_process import process_count
 from tardygrad.engines.threads import torch_threads
@@ -16,7 +17,6 @@ from tardygrad.runs.run import plural
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
 from tardygrad.sweeps.compare import is_comparison, read_comparison
 from tardygrad.sweeps.result import sweep_table
-from tardygrad_command import commands
 
 SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "prune", "workable")
 

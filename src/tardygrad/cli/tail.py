@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.run import final_vectors
 from tardygrad.cli.session import build
@@ -15,7 +16,6 @@ from tardygrad.errors import Invalid
 from tardygrad.spec import spec
 from tardygrad.tail.estimate import Tail
 from tardygrad.tail.probe import CLIPPED, Layer, Probe, gradients, sampling, summarise
-from tardygrad_command import commands
 
 MAX_BATCHES = 1_000_000  # most mini-batches
 

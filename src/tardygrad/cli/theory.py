@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tardygrad.cli import commands
 from tardygrad.cli.output import show, show_json, show_table
 from tardygrad.errors import Invalid
 from tardygrad.runs.run import plural
@@ -11,7 +12,6 @@ from tardygrad.spec.toml import inline
 from tardygrad.theory.bounds import bounds
 from tardygrad.theory.delays import Constants, Sums, factors, sums_of_equal_delays
 from tardygrad.theory.rates import PRESETS, Preset, preset
-from tardygrad_command import commands
 
 Row = dict[str, Any]
 MAX_INTEGER = 10**18  # largest integer of an option

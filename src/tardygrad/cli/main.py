@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
     with quiet_interrupt():
         import click
 
-        from tardygrad_command.commands import app
-        from tardygrad_command.options import Failure
+        from tardygrad.cli.commands import app
+        from tardygrad.cli.options import Failure
     given = sys.argv[1:] if argv is None else argv
     if unusable := [word for word in given if not _is_text(word)]:
         _fail(f"an argument must have no NUL and no lone surrogate, got {unusable[0]!r}.", 2, given)
@@ -53,14 +53,23 @@ def main(argv: list[str] | None = None) -> NoReturn:
         sys.stdout = io.StringIO()  # so that Python does not complain when it ends
         sys.exit(1)
     except OSError as error:
-        _fail(
-            f"{error.filename or 'the system'}: {error.strerror or error}.",
-            2 if error.errno in WRONG_PATH else 1,
-            given,
-        )
+        what = error.filename or ("the output" if error.errno == errno.ENOSPC else "the system")
+        _fail(f"{what}: {error.strerror or error}.", 2 if error.errno in WRONG_PATH else 1, given)
     except (KeyboardInterrupt, click.Abort) as error:
         _fail("stopped; nothing new was recorded.", 128 + (*error.args, signal.SIGINT)[0], given)
+    if lost := _flushed():
+        _fail(f"the output: {lost.strerror}.", 1, given)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _flushed() -> OSError | None:
+    """Write what is left of the output; if that fails, drop it, on which Python would fail, and return the error."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        sys.stdout = io.StringIO()
+        return error
+    return None
 
 
 def _is_text(word: str) -> bool:
@@ -102,7 +111,7 @@ def _usage(error: click.ClickException, argv: list[str]) -> str:
     """A usage error in one line; a setting written as an option gets the override that sets it, and the reverse."""
     import click
 
-    from tardygrad_command.settings import as_option, as_override
+    from tardygrad.cli.options import as_option, as_override
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context:
@@ -125,8 +134,14 @@ def _fail(reason: str, code: int, argv: list[str]) -> NoReturn:
     import click
 
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(reason.split()))
-    if "--json" in argv:
-        click.echo(json.dumps({"error": line}, ensure_ascii=False))
-    else:
-        click.echo(f"{click.style('error:', fg='red', bold=True)} {line}", err=True)
+    shown = f"{click.style('error:', fg='red', bold=True)} {line}"
+    try:
+        if "--json" in argv:
+            click.echo(json.dumps({"error": line}, ensure_ascii=False))
+        else:
+            click.echo(shown, err=True)
+    except OSError:  # the disk is full
+        with suppress(OSError):
+            click.echo(shown, err=True)
+    _flushed()
     sys.exit(code)

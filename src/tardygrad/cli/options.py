@@ -1,19 +1,48 @@
-"""How a command is declared: as a class with its options; the code in `tardygrad.cli` gets an instance."""
+"""How a command is declared: as a class with its options; its code gets an instance.
+
+Also what the shell completes, and the hint where a setting of a spec is written as an option, or the reverse. Nothing
+here imports torch.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import typer
 
-from tardygrad_command import quiet_interrupt
-from tardygrad_command.completion import complete_override, complete_spec
+from tardygrad.cli.main import quiet_interrupt
 
 Options = TypeVar("Options", bound=tuple[Any, ...])
+
+
+def shipped_specs() -> dict[str, str]:
+    """The specs that come with tardygrad and their descriptions, the first line of each."""
+    files = sorted((Path(__file__).parents[1] / "specs").glob("*.toml"))
+    return {file.stem: file.read_text("utf-8").partition("\n")[0].removeprefix("#").strip() for file in files}
+
+
+def spec_keys() -> dict[str, list[str]]:
+    """The keys of every table of a spec."""
+    found: dict[str, list[str]] = json.loads(Path(__file__).with_name("spec_keys.json").read_text("utf-8"))
+    return found  # written by `make tables`
+
+
+def complete_spec(incomplete: str) -> list[str]:
+    """The shipped specs that begin so; if there are none, the shell completes files."""
+    return [name for name in shipped_specs() if name.startswith(incomplete)]
+
+
+def complete_override(incomplete: str) -> list[str]:
+    """The overrides that begin so."""
+    keys = [f"{table}.{key}=" for table, known in spec_keys().items() for key in ("kind", *known)]
+    return [key for key in dict.fromkeys(keys) if key.startswith(incomplete) and key != "run.kind="]
 
 
 def option(default: Any, help: str, metavar: str | None = None, *names: str, **rules: Any) -> Any:
@@ -102,3 +131,36 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
         return options
 
     return add
+
+
+WITH_OVERRIDES = ("run", "resume", "plan", "sweep", "tail")  # those that take overrides
+
+
+def as_override(option: str, argv: list[str], command: str) -> str:
+    """The override that an unknown option stands for, or an empty string.
+
+    >>> as_override("--rounds", ["run", "digits", "--rounds", "100"], "run")
+    '`run.rounds=100`'
+    """
+    if command not in WITH_OVERRIDES:
+        return ""
+    table, _, name = option.lstrip("-").replace("-", "_").rpartition(".")
+    after = [value for word, value in pairwise([*argv, "VALUE"]) if word == option]
+    joined = [word.partition("=")[2] for word in argv if word.startswith(f"{option}=")]
+    value = (after + joined + ["VALUE"])[0]  # -inf is read as -i -n -f
+    tables = [home for home, keys in spec_keys().items() if name in keys and table in ("", home)]
+    return " or ".join(f"`{home}.{name}={value}`" for home in tables)
+
+
+def as_option(argv: list[str], options: Collection[str]) -> str:
+    """The option that an override stands for in a command that takes no overrides, or an empty string.
+
+    >>> as_option(["demo", "run.rounds=20"], ["--out", "--rounds"])
+    '--rounds 20'
+    """
+    for word in argv:
+        key, _, value = word.partition("=")
+        option = f"--{key.rpartition('.')[2].replace('_', '-')}"
+        if value and not key.startswith("-") and option in options:
+            return f"{option} {value}"
+    return ""

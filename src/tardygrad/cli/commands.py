@@ -7,9 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from tardygrad_command import quiet_interrupt
-from tardygrad_command.completion import complete_spec, shipped_specs
-from tardygrad_command.options import (
+from tardygrad.cli.main import quiet_interrupt
+from tardygrad.cli.options import (
     JOBS,
     JSON,
     MAX_MEMORY,
@@ -21,8 +20,10 @@ from tardygrad_command.options import (
     TRUST,
     argument,
     command,
+    complete_spec,
     flag,
     option,
+    shipped_specs,
 )
 
 app = typer.Typer(

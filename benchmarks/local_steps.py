@@ -11,7 +11,7 @@
 One process, one thread. Options are measured in turn, and medians compared. The first 20 steps of each are timed apart:
 a network is compiled at the first one, and again for batches of other lengths.
 
-    python benchmarks/local_steps.py FOLDER [--seconds 3] [--repeats 3] [--compile]
+    python -m benchmarks.local_steps FOLDER [--seconds 3] [--repeats 3] [--compile]
 
 FOLDER contains glue/, cifar10/ and tinyvit5m_mobilesam/.
 """
@@ -31,6 +31,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from experiments.tasks.glue import glue
+from experiments.tasks.pretrained_image import cifar10
 from tardygrad import tasks
 from tardygrad.core.messages import Job
 
@@ -75,7 +77,7 @@ def rate(step: Step, seconds: float) -> float:
 def text(folder: Path, *, compiled: bool) -> dict[str, Step]:
     settings: Any = {"clients": 10, "name": "sst2", "data": str(folder / "glue"), "rows": 640, "test_rows": 10}
     task, grouped, cast, eager, last = (
-        tasks.glue(**settings, max_length=64, **more)
+        glue(**settings, max_length=64, **more)
         for more in (
             {},
             {"group_by_length": True},
@@ -99,19 +101,17 @@ def text(folder: Path, *, compiled: bool) -> dict[str, Step]:
         'group_by_length, train = "last-2"': by_task(last),
     }
     if compiled:
-        found["group_by_length, compile"] = by_task(
-            tasks.glue(**settings, max_length=64, group_by_length=True, compile=True)
-        )
+        found["group_by_length, compile"] = by_task(glue(**settings, max_length=64, group_by_length=True, compile=True))
     return found
 
 
 def images(folder: Path, model: str) -> dict[str, Step]:
     settings: Any = {"clients": 10, "data": str(folder / "cifar10"), "train_rows": 640, "test_rows": 10}
-    settings |= {"batch_size": 16, "model": model}
+    settings |= {"batch_size": 16}
     if model == "cnn":
-        make = partial(tasks.cifar10, **settings)
+        make = partial(tasks.cifar10, model="cnn", **settings)
         return {"plain": by_task(make()), "channels_last": by_task(make(channels_last=True))}
-    make = partial(tasks.cifar10, **settings, pretrained=str(folder / "tinyvit5m_mobilesam"), resize=32)
+    make = partial(cifar10, **settings, pretrained=str(folder / "tinyvit5m_mobilesam"), resize=32)
     return {
         "plain": by_task(make(train="all")),
         "channels_last": by_task(make(train="all", channels_last=True)),

@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.tasks import runnable
 from tardygrad.core.method import Mode
 from tardygrad.errors import Invalid
 from tardygrad.runs.record import Row
@@ -270,7 +271,7 @@ class Regime:
         buffer = {"buffer": self.plan.buffer} if method.buffered else {}
         local = {} if "local_steps" in method.settings else workload.method
         spec: Values = {
-            "task": {"clients": workload.clients, **workload.task, **self._folders(workload)},
+            "task": runnable({"clients": workload.clients, **workload.task, **self._folders(workload)}),
             "fleet": {"kind": "paper", "stragglers": line.stragglers},
             "method": {**method.settings, **local, **buffer, **point, "mode": line.mode},
             "engine": {"kind": "sim"},

@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from experiments.tasks import runnable
 from tardygrad.runs.record import Row
 from tardygrad.runs.record import replace as write_bytes
 
@@ -18,7 +19,8 @@ def shipped_runs(name: str) -> list[Row]:
     An infinite setting is "inf"; files of earlier versions have `Infinity`, which is also read.
     """
     text = (Path(__file__).parent / name).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    rows: list[Row] = [json.loads(line) for line in text.splitlines()]
+    return [{**row, "spec": {**row["spec"], "task": runnable(row["spec"]["task"])}} for row in rows]
 
 
 def write_summaries(path: Path, rows: Iterable[Row]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.paper import LABELS
+from experiments.tasks import runnable
 from experiments.trials import FLEETS, KINDS
 from tardygrad.core.method import Mode
 from tardygrad.errors import Invalid
@@ -80,7 +81,7 @@ class Experiment:
         method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.method_settings}
         method |= {"lr": lr, "local_lr": local_lr, "local_clip": local_clip} | ({} if clip is None else {"clip": clip})
         tables = {
-            "task": {"kind": self.task, "clients": self.clients, **self.settings, **folders},
+            "task": runnable({"kind": self.task, "clients": self.clients, **self.settings, **folders}),
             "fleet": {"kind": "paper", "stragglers": cell.stragglers},
             "method": method,
             "engine": {"kind": "sim", "workers": workers},

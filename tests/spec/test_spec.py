@@ -16,7 +16,6 @@ from tardygrad.constructors import call, parameters
 from tardygrad.runs import run
 from tardygrad.spec import shipped, spec
 from tests.cli.conftest import SMALL
-from tests.tasks.text_files import examples, write_bert, write_tsv
 
 
 @pytest.fixture
@@ -221,17 +220,16 @@ def test_a_file_comes_before_a_shipped_spec_of_its_name(tmp_path: Path, monkeypa
 
 
 def test_the_folders_of_a_task_are_kept_as_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("specs/images", "images", "weights"):
+    for folder in ("specs/images", "images"):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     images = SMALL.partition("[fleet]")[2]
     Path("specs/mine.toml").write_text(f'[task]\nkind = "cifar10"\nclients = 8\ndata = "images"\n[fleet]{images}')
     assert tables(Path("specs/mine.toml"))["task"]["data"] == str(tmp_path / "specs/images")
-    resolved = tables(Path("specs/mine.toml"), "task.data=images", "task.pretrained=weights")["task"]
-    assert (resolved["data"], resolved["pretrained"]) == (str(tmp_path / "images"), str(tmp_path / "weights"))
+    resolved = tables(Path("specs/mine.toml"), "task.data=images")["task"]
+    assert resolved["data"] == str(tmp_path / "images")
     Path("hub").mkdir()
-    resolved = tables(Path("specs/mine.toml"), "task.data=hub", "task.pretrained=google/vit")["task"]
-    assert (resolved["data"], resolved["pretrained"]) == ("hub", "google/vit")
+    assert tables(Path("specs/mine.toml"), "task.data=hub")["task"]["data"] == "hub"
     Path("vit").mkdir()
     assert tables(Path("specs/mine.toml"), "task.model=vit")["task"]["model"] == "vit"  # a word, not a folder
 
@@ -239,30 +237,17 @@ def test_the_folders_of_a_task_are_kept_as_absolute_paths(tmp_path: Path, monkey
 def test_the_files_of_texts_and_text_models_are_kept_as_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("glue", "bert", "python"):
+    for folder in ("texts", "bert", "python"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path)
-    resolved = spec.load("glue", ["task.data=glue", "task.model=bert"]).resolved()["task"]
-    assert (resolved["data"], resolved["model"]) == (str(tmp_path / "glue"), str(tmp_path / "bert"))
-    resolved = spec.load("glue", ["task.data=hub", "task.model=FacebookAI/roberta-base"]).resolved()["task"]
-    assert (resolved["data"], resolved["model"]) == ("hub", "FacebookAI/roberta-base")
+    fresh = ["task.config=", "task.model=bert"]
+    resolved = spec.load("causal_lm", [*fresh, "task.data=texts"]).resolved()["task"]
+    assert (resolved["data"], resolved["model"]) == (str(tmp_path / "texts"), str(tmp_path / "bert"))
+    resolved = spec.load("causal_lm", [*fresh, "task.model=OWNER/NAME"]).resolved()["task"]
+    assert (resolved["data"], resolved["model"]) == ("python", "OWNER/NAME")
     Path("mine.txt").write_text("words")
     assert spec.load("lm", ["task.text=mine.txt"]).resolved()["task"]["text"] == str(tmp_path / "mine.txt")
     assert spec.load("lm").resolved()["task"]["text"] == "python"
-
-
-def test_the_spec_glue_runs_any_task_of_a_folder(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    write_bert(tmp_path / "bert")
-    settings = [f"task.data={tmp_path}", f"task.model={tmp_path / 'bert'}", f"task.cache={tmp_path / 'cache'}"]
-    for name in ("rte", "stsb"):
-        write_tsv(tmp_path, name, examples(name, 40), examples(name, 13, seed=1))
-        loaded = spec.load("glue", [*settings, f"task.name={name}", "task.max_length=24", "run.rounds=2"])
-        method, task, fleet, _, length = loaded.build()
-        assert fleet is not None
-        assert (str(method), fleet.classes.count("large")) == ("Clip² (client-centric, M=4, K=1 epoch)", 3)
-        last = tg.simulate(method, task, fleet, **length.settings()).metrics[-1]
-        assert ("test_accuracy" in last, "test_pearson" in last) == (name == "rte", name == "stsb")
 
 
 def test_the_spec_lm_needs_no_data() -> None:

@@ -163,49 +163,10 @@ def test_channels_last_changes_the_layout_in_memory_and_nothing_else(color):
         ({"test_rows": 0}, "`test_rows` must be a whole number, 1 or more, got 0."),
         ({"train_rows": 401}, "`train_rows` must be at most the number of images (400), got 401."),
         ({"test_rows": 101}, "`test_rows` must be at most the number of images (100), got 101."),
-        ({"model": "mlp"}, "`model` must be one of vit, cnn, tinyvit, transformers, got 'mlp'."),
+        ({"model": "mlp"}, "`model` must be one of vit, cnn, got 'mlp'."),
         ({"heads": 5}, "`heads` must divide `dim` (32), got 5."),
         ({"patch": 8}, "`patch` must divide the images' side (28 pixels), got 8. Use 2 or 4 or 7 or 14."),
         ({"model": "cnn", "dim": 0}, "`dim` must be a whole number, 1 or more, got 0."),
-        (
-            {"pretrained": "x"},
-            "`pretrained` belongs to model='tinyvit' and model='transformers', got model='vit'. Leave it out.",
-        ),
-        (
-            {"model": "cnn", "train": "all"},
-            "`train` belongs to model='tinyvit' and model='transformers', got model='cnn'. Leave it out.",
-        ),
-        ({"model": "tinyvit"}, "model='tinyvit' needs its weights, got none. Use pretrained=FOLDER."),
-        (
-            {"model": "transformers"},
-            "model='transformers' needs its weights, got none. Use pretrained=FOLDER, or a name on the hub such as "
-            "'google/vit-base-patch16-224'.",
-        ),
-        (
-            {"model": "tinyvit", "pretrained": "x", "train": "last"},
-            "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last'.",
-        ),
-        (
-            {"model": "tinyvit", "pretrained": "x", "train": "last-0"},
-            "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last-0'.",
-        ),
-        (
-            {"model": "tinyvit", "pretrained": "x", "augment": True},
-            "`augment` must be false with train='head', whose features are computed once, got true.",
-        ),
-        (
-            {"model": "tinyvit", "pretrained": "x", "train": "last-1", "channels_last": True},
-            "`channels_last` of a pretrained network needs train='all', got train='last-1'. Leave out `channels_last`.",
-        ),
-        (
-            {"model": "tinyvit", "pretrained": "x", "resize": 60},
-            "`resize` must be a multiple of 16 for TinyViT, got 60. Use 64.",
-        ),
-        (
-            {"model": "tinyvit", "pretrained": "no/folder"},
-            "`pretrained` must be a folder with config.json and model.safetensors, got 'no/folder', which is not a "
-            "folder.",
-        ),
     ],
 )
 def test_errors_say_the_rule_the_value_and_the_fix(settings, text, gray):

@@ -23,7 +23,6 @@ KINDS: dict[str, dict[str, Make]] = {
         "cifar10": tasks.cifar10,
         "digits": tasks.digits,
         "fashion": tasks.fashion,
-        "glue": tasks.glue,
         "lm": tasks.lm,
         "logistic": tasks.logistic,
         "mnist": tasks.mnist,

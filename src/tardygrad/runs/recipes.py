@@ -210,7 +210,7 @@ def anchor(task: Row, folder: Path) -> None:
     if is_own(task.get("kind")):
         return
     words = {"data": ("hub", "python"), "pretrained": (), "text": ("python",), "tokenizer": ("byte",)}  # not paths
-    if task.get("kind") in ("causal_lm", "glue"):
+    if task.get("kind") == "causal_lm":
         words["model"] = ()  # for other kinds it is no path
     for key, known in words.items():
         value = task.get(key)

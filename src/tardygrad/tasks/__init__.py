@@ -5,7 +5,6 @@ from tardygrad.tasks.clock import clock as clock
 from tardygrad.tasks.data.sharding import Shards as Shards
 from tardygrad.tasks.data.sharding import shard as shard
 from tardygrad.tasks.digits import digits as digits
-from tardygrad.tasks.glue import glue as glue
 from tardygrad.tasks.image_task import cifar10 as cifar10
 from tardygrad.tasks.image_task import fashion as fashion
 from tardygrad.tasks.image_task import mnist as mnist

@@ -10,11 +10,10 @@ import torch
 from tardygrad.constructors import constructor
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number
 from tardygrad.tasks.data.cache import Key
-from tardygrad.tasks.data.hub import Attention, find_model
+from tardygrad.tasks.data.hub import WORDS, Attention, find_model, model_files
 from tardygrad.tasks.data.sharding import SplitSettings, shard
 from tardygrad.tasks.data.token_rows import Columns, Pad, split_rows, token_rows
 from tardygrad.tasks.nets.causal_model import CausalModel, Lora, byte_tokenizer, configuration, tokenizer_of
-from tardygrad.tasks.nets.pretrained_text import WORDS, model_files
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 

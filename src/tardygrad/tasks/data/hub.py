@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.files import optional
+from tardygrad.tasks.data.cache import Key
+from tardygrad.tasks.data.files import not_installed, optional
 
 Attention = Literal["eager", "sdpa"]
 """How transformers computes attention: by matrix products, or by torch's scaled_dot_product_attention."""
 
 NEED = "pretrained models need transformers"
+WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
 
 
 def download(repository: str, patterns: list[str], rule: str, *, dataset: bool = False) -> Path:
@@ -72,3 +75,12 @@ def load(kind: Any, folder: str | Path, rule: str, **settings: Any) -> Any:
     except Exception as error:  # it can fail in many ways
         reason = str(error).strip().partition("\n")[0]
         raise Invalid(f"{rule} that {kind.__name__} can load, got {str(folder)!r}: {reason}") from error
+
+
+def model_files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
+    """A model's files, and the version of transformers."""
+    try:
+        reader = version("transformers")
+    except PackageNotFoundError as error:
+        raise not_installed(NEED, "hf") from error
+    return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]

@@ -5,14 +5,15 @@ import copy
 import pytest
 import torch
 
+from experiments.tasks import trainable_layers
+from experiments.tasks.glue import glue
+from experiments.tasks.pretrained_image import cifar10
+from experiments.tests.test_pretrained_image import resnet, vit  # noqa: F401
+from experiments.tests.test_tinyvit import folder as tiny  # noqa: F401
+from experiments.tests.text_files import examples, write_bert, write_tsv
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
-from tardygrad.tasks import cifar10, glue
-from tardygrad.tasks.nets import trainable_layers
-from tests.tasks.nets.test_pretrained_image import resnet, vit  # noqa: F401
-from tests.tasks.nets.test_tinyvit import folder as tiny  # noqa: F401
 from tests.tasks.picture_files import RGB, striped, write_binary
-from tests.tasks.text_files import examples, write_bert, write_tsv
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 

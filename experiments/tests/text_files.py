@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from tardygrad.tasks.data.glue import FORMS
+from experiments.tasks.glue_files import FORMS
 
 WORDS = [
     "the",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.engines.child_process import PROCESSES_PER_CORE, process_count
+from tardygrad.engines.processes import PROCESSES_PER_CORE, process_count
 from tardygrad.engines.sim import process_pool
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad

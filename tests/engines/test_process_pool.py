@@ -81,7 +81,7 @@ def test_a_run_whose_processes_are_killed_gives_the_same_bits() -> None:
         for row in run.go():
             if row["round"] % 10 == 5:
                 assert pool._prefetcher is not None
-                victim = pool._prefetcher.processes.processes[killed % 2].process
+                victim = list(pool._prefetcher.processes.jobs)[killed % 2].process
                 assert victim.pid is not None
                 os.kill(victim.pid, signal.SIGKILL)
                 killed += 1
@@ -157,7 +157,7 @@ ORPHANS = """
     from tests.engines.test_process_pool import FLEET, method, task
 
     pool = tg.SimPool(task(), method(), FLEET, workers=3)
-    print(*(hand.process.pid for hand in pool._prefetcher.processes.processes), flush=True)
+    print(*(child.process.pid for child in pool._prefetcher.processes.jobs), flush=True)
     input()
 """
 
@@ -217,7 +217,7 @@ def test_a_crew_has_room_for_the_start_vectors_of_all_its_jobs(monkeypatch: pyte
         for _ in tg.drive(server, pool, 60):
             pass
         shelf = pool._prefetcher.processes.models
-        used = {id(job.x) for hand in pool._prefetcher.processes.processes for job in hand.jobs}
+        used = {id(job.x) for jobs in pool._prefetcher.processes.jobs.values() for job in jobs}
         assert shelf.slot_of.keys() == used
         assert len(shelf.free) + len(used) == crew.model_slots(2) == 5
     assert min(least) < 3
@@ -268,21 +268,6 @@ def test_processes_refuse_a_task_on_a_gpu() -> None:
     one.device = torch.device("cuda")  # type: ignore[attr-defined]
     with pytest.raises(tg.Invalid, match=r"`workers` above 1 compute on CPUs, got a task on cuda. Use workers=1."):
         tg.SimPool(one, method(), FLEET, workers=2)
-
-
-def test_a_process_that_was_stopped_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "STOPPED", 0.05)
-    whole = tg.simulate(method(), task(), FLEET, rounds=20)
-    with tg.SimPool(task(), method(), FLEET, workers=2, rounds=20) as pool:
-        run = tg.begin(method(), task(), pool, rounds=20)
-        for row in run.go():
-            if row["round"] == 5:
-                assert pool._prefetcher is not None
-                victim = pool._prefetcher.processes.processes[0].process
-                assert victim.pid is not None
-                os.kill(victim.pid, signal.SIGSTOP)
-    assert victim.exitcode == -signal.SIGKILL
-    assert torch.equal(run.x, whole.x)
 
 
 def test_a_daemon_cannot_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ def test_a_process_that_dies_is_replaced_and_its_trial_begun_again(small: str) -
     )
     for number, _ in enumerate(begun.go()):
         if number in (0, 2):
-            for worker in begun._workers:
+            for worker in begun._trials:
                 os.kill(worker.process.pid or 0, signal.SIGKILL)
     found = read("here")
     assert [trial.status for trial in found.trials] == ["finished"] * 6
@@ -348,7 +348,7 @@ def test_a_death_after_the_word_to_prune_changes_no_fate(
             deaths.append(trial.number)
             if dies == "writer":
                 raise KeyboardInterrupt
-            os.kill(begun._workers[0].process.pid or 0, signal.SIGKILL)
+            os.kill(next(iter(begun._trials)).process.pid or 0, signal.SIGKILL)
         return told
 
     monkeypatch.setattr(Study, "prune", deadly)

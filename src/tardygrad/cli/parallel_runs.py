@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Mapping
-from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tardygrad.engines.child_process import ChildProcess, process_count
+from tardygrad.engines.processes import Child, Children, Ended, process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import TardygradError, WorkFailed
 from tardygrad.runs import run as runs
@@ -20,14 +19,6 @@ from tardygrad.runs.record import Row
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.summary import Summary
 from tardygrad.spec.spec import Spec
-
-
-class RunProcess(ChildProcess):
-    """A run and its process."""
-
-    def __init__(self, label: str, spec: Spec, out: Path) -> None:
-        super().__init__(_run_in_child, spec, out)
-        self.label = label
 
 
 class ParallelRuns:
@@ -43,7 +34,7 @@ class ParallelRuns:
         self.specs, self.folder = specs, folder
         self.jobs = process_count("jobs", jobs)
         self._waiting = deque(specs)
-        self._running: list[RunProcess] = []
+        self._labels: dict[Child, str] = {}  # of the runs under way
         self._stop = False
 
     def path(self, label: str) -> Path:
@@ -55,43 +46,30 @@ class ParallelRuns:
         self._stop = True
 
     def go(self) -> Generator[tuple[str, Row | Summary], None, None]:
-        try:
-            while self._start():
+        with Children() as children:
+            while self._start(children):
                 if self._stop:
-                    for run in self._running:
-                        with suppress(OSError):  # the run has just ended
-                            run.pipe.send(None)
-                yield from self._collect()
-        finally:
-            for run in self._running:
-                run.process.kill()
-                run.join()
-            self._running = []
+                    for child in self._labels:
+                        child.send(None)
+                for child, message in children.answers(0.5):
+                    label = self._labels[child]
+                    if isinstance(message, Ended):
+                        rule = f"the process of {label} died (exit code {message.code}). Is there enough memory?"
+                        path = quoted(self.path(label))
+                        raise WorkFailed(f"{rule} Try fewer jobs, or continue with: tardygrad resume {path}")
+                    if isinstance(message, Exception):
+                        raise message
+                    if isinstance(message, Summary):
+                        del self._labels[child]
+                        children.end(child)
+                    yield label, message
 
-    def _start(self) -> bool:
+    def _start(self, children: Children) -> bool:
         """Start runs while fewer than `jobs` are running; return whether any is running."""
-        while self._waiting and len(self._running) < self.jobs and not self._stop:
+        while self._waiting and len(self._labels) < self.jobs and not self._stop:
             label = self._waiting.popleft()
-            self._running.append(RunProcess(label, self.specs[label], self.path(label)))
-        return bool(self._running)
-
-    def _collect(self) -> Generator[tuple[str, Row | Summary], None, None]:
-        """The messages that arrive within half a second."""
-        running = {run.pipe: run for run in self._running}
-        for pipe in wait(list(running), 0.5):
-            run = running[pipe]  # type: ignore[index]
-            try:
-                message = run.pipe.recv()
-            except (EOFError, OSError) as error:
-                code, path = run.join(), quoted(self.path(run.label))
-                reason = f"the process of {run.label} died (exit code {code}). Is there enough memory? Try fewer jobs"
-                raise WorkFailed(f"{reason}, or continue with: tardygrad resume {path}") from error
-            if isinstance(message, Exception):
-                raise message
-            if isinstance(message, Summary):
-                self._running.remove(run)
-                run.join()
-            yield run.label, message
+            self._labels[children.start(_run_in_child, self.specs[label], self.path(label))] = label
+        return bool(self._labels)
 
 
 def _run_in_child(pipe: Connection, spec: Spec, out: Path) -> None:

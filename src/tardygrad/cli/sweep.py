@@ -8,7 +8,7 @@ import typer
 
 from tardygrad.cli import commands
 from tardygrad.cli.output import as_objects, say, show, show_json, show_table, waiting
-from tardygrad.engines.child_process import process_count
+from tardygrad.engines.processes import process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.runs.checks import quoted

@@ -32,7 +32,7 @@ from tardygrad.core.messages import Advanced, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import HasModule, Task
 from tardygrad.core.transforms import Step, Transform
-from tardygrad.engines.child_process import usable_cores
+from tardygrad.engines.processes import usable_cores
 from tardygrad.engines.sim.pool import RESULTS_PER_PROCESS
 from tardygrad.engines.sim.process_pool import model_slots
 from tardygrad.errors import Invalid, Starved

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import optuna
 import torch
 
-from tardygrad.engines.child_process import ChildProcess, process_count
+from tardygrad.engines.processes import Child, Children, Ended, process_count
 from tardygrad.errors import Invalid, shown
 from tardygrad.runs.progress import progress_bar
 from tardygrad.runs.record import Row, exclusive, read_json, require_new, to_json_value, write_json
@@ -30,14 +29,6 @@ from tardygrad.sweeps.trial import Source
 from tardygrad.sweeps.trials import Sweep, read
 
 RETRIES = 3  # worker deaths after which a trial is still run again
-
-
-class SweepWorker(ChildProcess):
-    """A process and its current trial."""
-
-    def __init__(self, config: Config, source: Source) -> None:
-        super().__init__(_work, config, source)
-        self.trial: optuna.trial.Trial | None = None
 
 
 class Runner:
@@ -53,7 +44,7 @@ class Runner:
         self.folder, self.config, self.source = folder, config, source
         self.jobs = process_count("jobs", jobs)
         self.done = 0  # trials, earlier sessions included
-        self._workers: list[SweepWorker] = []
+        self._trials: dict[Child, optuna.trial.Trial | None] = {}  # of each worker; None: it is idle
         self._deaths: Counter[int] = Counter()
         self._stop = False
 
@@ -69,60 +60,49 @@ class Runner:
                 write_json(self.folder / "sweep.json", self.config.row() | {"versions": versions()})
             study = Study(self.folder, self.config)
             self.done = study.done
-            try:
-                while self._assign(study) and not self._stop:
-                    for result in self._collect(study):
+            with Children() as children:
+                while self._assign(study, children) and not self._stop:
+                    for result in self._collect(study, children):
                         self.done = study.done
                         yield result
-            finally:
-                for worker in self._workers:
-                    worker.process.kill()
-                for worker in self._workers:
-                    worker.join()
-                self._workers = []
 
-    def _assign(self, study: Study) -> bool:
+    def _assign(self, study: Study, children: Children) -> bool:
         """Give every idle worker a trial; whether any worker has one."""
-        while len(self._workers) < min(self.jobs, self.config.trials - study.done):
-            self._workers.append(SweepWorker(self.config, self.source))
-        for worker in self._workers:
-            if worker.trial is None and not self._stop and (trial := study.next()):
+        while len(self._trials) < min(self.jobs, self.config.trials - study.done):
+            self._trials[children.start(_work, self.config, self.source)] = None
+        for worker in [worker for worker, trial in self._trials.items() if trial is None]:
+            if not self._stop and (trial := study.next()):
                 self._send(worker, trial)
-        return any(worker.trial for worker in self._workers)
+        return any(self._trials.values())
 
-    def _send(self, worker: SweepWorker, trial: optuna.trial.Trial) -> None:
-        worker.trial = trial
-        with suppress(OSError):  # _collect notices a dead worker
-            worker.pipe.send(trial.user_attrs["params"])
+    def _send(self, worker: Child, trial: optuna.trial.Trial) -> None:
+        self._trials[worker] = trial
+        worker.send(trial.user_attrs["params"])
 
-    def _collect(self, study: Study) -> Iterator[Row]:
+    def _collect(self, study: Study, children: Children) -> Iterator[Row]:
         """The results that arrive within half a second."""
-        busy = {worker.pipe: worker for worker in self._workers if worker.trial}
-        for pipe in wait(list(busy), 0.5):
-            worker = busy[pipe]  # type: ignore[index]
-            trial = worker.trial
+        for worker, message in children.answers(0.5, of=[worker for worker, trial in self._trials.items() if trial]):
+            trial = self._trials.pop(worker)
             assert trial is not None
-            try:
-                message = worker.pipe.recv()
-            except (EOFError, OSError):
-                message = self._replace(worker, trial)
+            if isinstance(message, Ended):
+                worker, message = children.start(_work, self.config, self.source), self._died(trial, message)
+                if message is None:
+                    self._send(worker, trial)
+                    continue
             if isinstance(message, tuple):
-                with suppress(OSError):
-                    worker.pipe.send(study.prune(trial, *message))
-            elif message is not None:
-                worker.trial = None
+                self._trials[worker] = trial
+                worker.send(study.prune(trial, *message))
+            else:
+                self._trials[worker] = None
                 study.tell(trial, message)
                 yield message
 
-    def _replace(self, worker: SweepWorker, trial: optuna.trial.Trial) -> Row | None:
-        """Replace a dead worker and restart its trial, or return a failure if the trial keeps killing workers."""
-        code = worker.join()
-        successor = self._workers[self._workers.index(worker)] = SweepWorker(self.config, self.source)
+    def _died(self, trial: optuna.trial.Trial, ended: Ended) -> Row | None:
+        """None, to run a trial again whose worker died; or a failure, if it keeps killing workers."""
         self._deaths[trial.number] += 1
-        if (deaths := self._deaths[trial.number]) > RETRIES:
-            return _failed(f"{deaths} processes died running it (exit code {code}). Out of memory? Use fewer jobs.")
-        self._send(successor, trial)
-        return None
+        if (deaths := self._deaths[trial.number]) <= RETRIES:
+            return None
+        return _failed(f"{deaths} processes died running it (exit code {ended.code}). Out of memory? Use fewer jobs.")
 
 
 def run_sweep(

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from tardygrad.engines.child_process import process_count, set_up_child_process
+from tardygrad.engines.processes import process_count, set_up_child_process
 from tardygrad.errors import RecordError
 from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import Run, versions

@@ -9,35 +9,22 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Pipe, wait
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import distributed
 
 from tardygrad.core.own_loop import OwnLoop
 from tardygrad.core.task import Task
-from tardygrad.engines.ray.connection import POLL
+from tardygrad.engines.processes import POLL, Children, Ended
 from tardygrad.engines.ray.worker import Alive, WorkerProcess
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import Invalid, check_integer, type_and_first_line
 
 DEATH_GRACE = 3.0
 """Seconds after an error of a rank in which the death of another is taken for its cause."""
-
-PROGRAM = """
-import sys
-from multiprocessing.connection import Connection
-pipe = Connection(int(sys.argv[1]))
-sys.path[:] = pipe.recv()
-from tardygrad.engines.ray.group import run_rank
-run_rank(pipe)
-"""
 
 
 def check_group(task: Task, processes: int, gpus: float) -> None:
@@ -51,13 +38,6 @@ def check_group(task: Task, processes: int, gpus: float) -> None:
     if gpus not in (0, processes):
         rule = f"`gpus_per_worker` must be 0 or one for each of the worker's {processes} processes"
         raise Invalid(f"{rule}, got {gpus:g}. Use gpus_per_worker={processes}.")
-
-
-class Rank(NamedTuple):
-    """A process of a group, and the pipe to it."""
-
-    process: subprocess.Popen[bytes]
-    pipe: Any
 
 
 class WorkerGroup:
@@ -83,7 +63,9 @@ class WorkerGroup:
             "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes),
             "GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback,
         }  # fmt: skip
-        self._ranks = [_start_rank(shared | {"RANK": str(i), "LOCAL_RANK": str(i)}) for i in range(processes)]
+        self._children = Children()
+        own = [{"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(processes)]
+        self._ranks = [self._children.start_fresh(run_rank, shared | each) for each in own]
         self._failed = False  # a rank has raised an error: the others may wait for it
         self._load_error = self._all(payload, loads, threads, device, wire, shard_bounds)[0] or ""
 
@@ -97,22 +79,20 @@ class WorkerGroup:
 
     def _all(self, *arguments: Any) -> tuple[Any, ...]:
         """Send arguments to all ranks; returns the answer of rank 0, or the first answer that is an error message."""
-        answers: dict[int, tuple[Any, ...]] = {}
-        try:
+        self._check()
+        for rank in self._ranks:
+            rank.send(arguments)
+        waiting, first = set(self._ranks), ()
+        while waiting:
+            for rank, answer in self._children.answers(POLL, of=waiting):
+                if isinstance(answer, Ended):
+                    self._end()
+                if isinstance(answer[0], str):
+                    return self._error(self._ranks.index(rank), answer)
+                waiting.remove(rank)
+                first = answer if rank is self._ranks[0] else first
             self._check()
-            for rank in self._ranks:
-                rank.pipe.send(arguments)
-            while len(answers) < len(self._ranks):
-                waiting = {i: rank.pipe for i, rank in enumerate(self._ranks) if i not in answers}
-                ready = wait(list(waiting.values()), timeout=POLL)
-                for i in [i for i, pipe in waiting.items() if pipe in ready]:
-                    answers[i] = waiting[i].recv()
-                    if isinstance(answers[i][0], str):
-                        return self._error(i, answers[i])
-                self._check()
-        except (EOFError, OSError):  # a pipe is closed
-            self._end()
-        return answers[0]
+        return first
 
     def _error(self, i: int, answer: tuple[Any, ...]) -> tuple[Any, ...]:
         """The error of a rank, unless a rank has died: then that is the cause, and the worker is lost."""
@@ -125,27 +105,16 @@ class WorkerGroup:
 
     def _check(self) -> None:
         """End this worker if a rank has died, or cannot be used after an error."""
-        if self._failed or any(rank.process.poll() is not None for rank in self._ranks):
+        if self._failed or any(rank.code is not None for rank in self._ranks):
             self._end()
 
     def _end(self) -> NoReturn:
-        for rank in self._ranks:
-            rank.process.kill()
+        self._children.close()
         os._exit(1)
 
 
-def _start_rank(environment: dict[str, str]) -> Rank:
-    ours, theirs = Pipe()
-    command, handle = [sys.executable, "-P", "-c", PROGRAM], theirs.fileno()
-    process = subprocess.Popen([*command, str(handle)], pass_fds=[handle], env=dict(os.environ) | environment)
-    theirs.close()
-    ours.send(sys.path)
-    return Rank(process, ours)
-
-
 def run_rank(pipe: Any) -> None:
-    """The life of a rank: join the group, then do jobs. It ends with the actor's process."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    """The life of a rank: join the group, then do jobs."""
     rank = int(os.environ["RANK"])
     worker: WorkerProcess | None = None
     answer: tuple[Any, ...]
@@ -174,10 +143,3 @@ def _join(
         torch.cuda.set_device(rank)
     distributed.init_process_group("nccl" if device else "gloo")
     return WorkerProcess(payload, loads, threads, device, *others)
-
-
-def _end_with(parent: int) -> None:
-    """End this process as soon as its parent has ended, whatever it is doing."""
-    while os.getppid() == parent:
-        time.sleep(POLL)
-    os._exit(1)

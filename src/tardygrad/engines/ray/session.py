@@ -14,7 +14,7 @@ import torch
 
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.child_process import process_count
+from tardygrad.engines.processes import process_count
 from tardygrad.engines.ray.connection import (
     LOAD_TIMEOUT,
     Monitor,

@@ -15,9 +15,9 @@ from tardygrad.core.messages import NOTHING, Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.attendance import DROPS, LOST, SLEEP, Entry
-from tardygrad.engines.child_process import process_count
 from tardygrad.engines.contract import Pending, Pool, perform, perform_together
 from tardygrad.engines.fleet_clock import CHANGES, corrupt, matched, round_trips
+from tardygrad.engines.processes import process_count
 from tardygrad.engines.sim.process_pool import ProcessPool
 from tardygrad.errors import FIX_CHECKPOINT, Invalid, RecordError, TimeUp, WorkFailed, check_integer
 from tardygrad.fleet import Fleet
@@ -276,7 +276,7 @@ class Prefetcher:
 
     def _feed(self) -> None:
         """Keep two jobs assigned to every process, and at most `RESULTS_PER_PROCESS` results of each in memory."""
-        pool, count = self.processes, len(self.processes.processes)
+        pool, count = self.processes, len(self.processes.jobs)
         while self.todo and pool.assigned < 2 * count and pool.assigned + len(self.done) < RESULTS_PER_PROCESS * count:
             pool.give(heappop(self.todo)[-1])
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 from collections import Counter, deque
-from contextlib import suppress
 from mmap import mmap
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
@@ -23,21 +20,12 @@ from torch.utils._pytree import tree_map_only
 from tardygrad.core.messages import NOTHING, Job, ModuleBuffers, Update, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
-from tardygrad.engines.child_process import ChildProcess
 from tardygrad.engines.contract import perform
+from tardygrad.engines.processes import Child, Children, Ended
 from tardygrad.errors import Invalid, WorkFailed
 
 VECTORS_PER_PROCESS = 6  # at least: two start vectors, and the local x, gradient, clipped gradient and move of a job
 RETRIES = 5  # how often a job is repeated after its process died, before the run fails
-STOPPED = 5.0  # seconds without an answer after which processes that were stopped are replaced
-
-
-class PoolProcess(ChildProcess):
-    """A process and its jobs in order."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(_process_main, *args)
-        self.jobs: deque[Job] = deque()
 
 
 class SharedModels:
@@ -96,92 +84,68 @@ class ProcessPool:
         _check_memory(task, workers)
         self.task, self.method = task, method
         self.models = SharedModels(task.parameters, task.init_module_buffers(), model_slots(workers))
-        self.deaths: dict[tuple[int, int], int] = {}
-        self.processes: list[PoolProcess] = []
+        self.deaths = Counter[tuple[int, int]]()
         self.waiting: deque[Job] = deque()
-        for _ in range(workers):
-            self.processes.append(self._start())
+        self.children = Children()
+        self.jobs: dict[Child, deque[Job]] = {self._start(): deque() for _ in range(workers)}  # in order
 
-    def _start(self) -> PoolProcess:
-        others = [worker.pipe for worker in self.processes]  # the child must close these
-        return PoolProcess(others, self.models, self.task, self.method)
+    def _start(self) -> Child:
+        return self.children.start(_process_main, self.models, self.task, self.method)
 
     @property
     def assigned(self) -> int:
         """The number of jobs that are assigned and not yet done."""
-        return sum(len(worker.jobs) for worker in self.processes) + len(self.waiting)
+        return sum(map(len, self.jobs.values())) + len(self.waiting)
 
     def give(self, job: Job) -> None:
         """Assign a job to the least busy process. A job with a state, which is long to send, waits for an idle one."""
         self.models.put(job)
-        worker = min(self.processes, key=lambda worker: len(worker.jobs))
-        if job.state is not None and worker.jobs:
+        child = min(self.jobs, key=lambda child: len(self.jobs[child]))
+        if job.state is not None and self.jobs[child]:
             self.waiting.append(job)
         else:
-            self._send(worker, job)
+            self._send(child, job)
 
-    def _send(self, worker: PoolProcess, job: Job) -> None:
-        worker.jobs.append(job)
+    def _send(self, child: Child, job: Job) -> None:
+        self.jobs[child].append(job)
         slot = self.models.slot_of[id(job.x)]  # messages to a busy process must be short, or both sides could block
-        with suppress(OSError):  # `collect` notices that the process is dead
-            small_job = job._replace(x=NOTHING, module_buffers=None)
-            worker.pipe.send((tree_map_only(Tensor, Tensor.numpy, small_job), slot, job.module_buffers is not None))
+        small_job = job._replace(x=NOTHING, module_buffers=None)
+        child.send((tree_map_only(Tensor, Tensor.numpy, small_job), slot, job.module_buffers is not None))
 
     def collect(self) -> list[tuple[Job, Update | WorkFailed]]:
         """The jobs finished or failed since the last call; waits for one if there is none."""
         done: list[tuple[Job, Update | WorkFailed]] = []
-        while not done and (pipes := {worker.pipe: worker for worker in self.processes if worker.jobs}):
-            ready = wait(list(pipes), timeout=STOPPED)
-            for worker in () if ready else pipes.values():
-                if _is_stopped(worker.process):
-                    worker.process.kill()
-            for pipe in ready:
-                worker = pipes[pipe]  # type: ignore[index]
-                try:
-                    answer = worker.pipe.recv()
-                except (EOFError, OSError):
-                    self._replace(worker)
+        while not done and (busy := [child for child, jobs in self.jobs.items() if jobs]):
+            for child, answer in self.children.answers(of=busy):
+                if isinstance(answer, Ended):
+                    self._replace(child, answer)
                     continue
-                job = worker.jobs.popleft()
+                job = self.jobs[child].popleft()
                 self.models.take(job)
                 self.deaths.pop((job.client, job.serial), None)
                 done.append((job, tree_map_only(np.ndarray, torch.from_numpy, answer)))
-                if self.waiting and not worker.jobs:
-                    self._send(worker, self.waiting.popleft())
+                if self.waiting and not self.jobs[child]:
+                    self._send(child, self.waiting.popleft())
         return done
 
-    def _replace(self, worker: PoolProcess) -> None:
+    def _replace(self, child: Child, ended: Ended) -> None:
         """Replace a process that has died; the new one repeats its jobs."""
-        code = worker.join()
-        job = worker.jobs[0]
-        deaths = self.deaths[job.client, job.serial] = self.deaths.get((job.client, job.serial), 0) + 1
-        if deaths > RETRIES:
+        jobs = self.jobs.pop(child)
+        job = jobs[0]
+        self.deaths[job.client, job.serial] += 1
+        if (deaths := self.deaths[job.client, job.serial]) > RETRIES:
             raise WorkFailed(
                 f"the work of {job} failed: {deaths} processes died while computing it "
-                f"(exit code {code}). Is there enough memory? Try fewer workers."
+                f"(exit code {ended.code}). Is there enough memory? Try fewer workers."
             )
-        self.processes.remove(worker)
-        successor = self._start()
-        self.processes.append(successor)
-        for job in worker.jobs:
+        self.jobs[successor := self._start()] = deque()
+        for job in jobs:
             self._send(successor, job)
 
     def close(self) -> None:
-        """Terminate all processes."""
-        for worker in self.processes:
-            worker.process.terminate()
-        for worker in self.processes:
-            worker.join()
-        self.processes = []
-
-
-def _is_stopped(process: BaseProcess) -> bool:
-    """Whether someone has stopped a process (SIGSTOP), where the system tells."""
-    try:
-        with open(f"/proc/{process.pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] == b"T"
-    except OSError:
-        return False
+        """End all processes."""
+        self.children.close()
+        self.jobs = {}
 
 
 def _check_memory(task: Task, workers: int) -> None:
@@ -199,11 +163,9 @@ def model_slots(workers: int) -> int:
     return 2 * workers + 1
 
 
-def _process_main(pipe: Connection, others: list[Connection], models: SharedModels, task: Task, method: Method) -> None:
+def _process_main(pipe: Connection, models: SharedModels, task: Task, method: Method) -> None:
     """The loop of a process: jobs in, updates out, until the pipe closes."""
     mp.current_process().daemon = False  # a daemon may not start the processes of a DataLoader
-    for other in others:
-        other.close()
     torch.set_num_threads(1)
     while True:
         try:

@@ -17,8 +17,8 @@ from scipy import stats
 
 import tardygrad as tg
 from tardygrad.report.build import build
+from tardygrad.report.comparison import stored_section
 from tardygrad.report.page import figures
-from tardygrad.report.stored_comparison import stored_section
 from tardygrad.results.comparison import Comparison, Contender, SeedResult
 from tardygrad.results.comparison_figure import mean_curve
 from tardygrad.results.statistics import holm
@@ -115,7 +115,7 @@ def compared(score: str = "accuracy", **runs: list[SeedResult]) -> Comparison:
 def test_a_score_is_called_as_the_task_calls_it() -> None:
     found = compared("f1_macro", ours=results([0.9, 0.8], [3.0, 3.0]))
     assert found.table().headings[1] == "f1_macro"
-    assert found.result().startswith("ours has the best mean test f1_macro, 0.85")
+    assert found.result().startswith("ours has a mean test f1_macro of 0.85")
     assert all("test f1_macro" in note for note in found.notes()[:2])
     (figure,) = figures([stored_section(found, "", 1)])
     assert figure.title == "Mean test f1_macro"
@@ -140,7 +140,7 @@ def test_what_is_not_known_is_not_a_number(
     times: list[float | None] = [3.0] * len(ours)
     found = compared(theirs=results(theirs, times), ours=results(ours, times))
     row = found.table().rows[1]
-    assert row[1 : 1 + len(cells)] == cells
+    assert list(row[1 : 1 + len(cells)]) == cells
     assert note in "\n".join(found.notes())
     assert "all equal" not in found.result()
     assert ("3" if len(ours) == 1 else "3 (all equal)") in row  # the time to the target

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from altair.utils.schemapi import debug_mode
 
 from tardygrad.errors import Invalid
-from tardygrad.report.comparison import compare, paper_table
+from tardygrad.report.comparison import compare, stored_figures, stored_headline, stored_section
 from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped
 from tardygrad.report.headline import headline, sweep_headline
@@ -19,7 +19,6 @@ from tardygrad.report.loader import RunView, read
 from tardygrad.report.page import Live, html
 from tardygrad.report.paper_figures import PaperFigure, paper_figures, sweep_figures
 from tardygrad.report.sections import run_sections
-from tardygrad.report.stored_comparison import stored_figures, stored_headline, stored_section
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.results.blocks import Section
 from tardygrad.runs.record_values import printable
@@ -63,11 +62,12 @@ def build(
     results, sections, tables = list[str](), list[Section](), list[str]()
     drawings = list[Callable[[], Iterator[PaperFigure]]]()
     if runs:
-        compared = compare(grouped(runs), baseline=baseline, target=target)
-        results.append(headline(compared))
-        sections += run_sections(compared)
-        tables.append(paper_table(compared))
-        drawings.append(partial(paper_figures, compared))
+        groups = grouped(runs)
+        compared = compare(groups, baseline=baseline, target=target)
+        results.append(headline(groups, compared))
+        sections += run_sections(groups, compared)
+        tables.append(compared.to_latex())
+        drawings.append(partial(paper_figures, groups))
     comparisons = [path for path in sweep_dirs if is_comparison(path)]
     alone = len(sweep_dirs) == 1 and not runs and not title  # the title has its name
     for number, path in enumerate(comparisons, 1):

@@ -15,10 +15,9 @@ from tardygrad.core.method import without_addresses
 from tardygrad.report.downsample import Sample
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.settings import differing_settings
-from tardygrad.results.statistics import ALL_EQUAL
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row
-from tardygrad.runs.record_values import printable, rounded
+from tardygrad.runs.record_values import printable
 
 Rows = Callable[[RunView], Sample[Row]]
 """The rows of a run that are drawn: its rounds, or its evaluations."""
@@ -27,7 +26,7 @@ Value = Callable[[Row], float | None]
 """What is drawn of a row."""
 
 SCORES = 6  # most scores that are drawn
-NAME = 60  # most characters of a group's name
+NAME, VALUE = 100, 40  # most characters of a group's name, and of a setting in it
 
 
 class SeedGroup(NamedTuple):
@@ -42,11 +41,6 @@ class SeedGroup(NamedTuple):
         """Whether its rounds are synchronous."""
         return self.runs[0].history.setting("mode") == "sync" or self.label.startswith("sync-")
 
-    @property
-    def seeds(self) -> int:
-        """How many seeds it ran with."""
-        return len({run.seed for run in self.runs})
-
 
 class Spread(NamedTuple):
     """A number over the runs of a group."""
@@ -54,23 +48,6 @@ class Spread(NamedTuple):
     mean: float
     deviation: float | None  # None for a single run
     number: int  # of runs that have this number
-
-    def text(self, *, percent: bool = False) -> str:
-        """Mean ± standard deviation, with two digits of the deviation.
-
-        >>> Spread(3936.2, 112.7, 5).text(), Spread(0.27812, 0.0234, 5).text(), Spread(60.0, 0.0, 5).text()
-        ('3,936 ±\xa0113', '0.278 ±\xa00.023', '60 (all equal)')
-        """
-        if not self.deviation:
-            mean = f"{self.mean:.1%}" if percent else rounded(self.mean)
-            return mean if self.deviation is None else f"{mean}{ALL_EQUAL}"
-        if percent:
-            return f"{self.mean:.1%} ±\u00a0{self.deviation:.1%}"
-        size = math.floor(math.log10(max(abs(self.mean), self.deviation)))
-        digits = max(min(1 - math.floor(math.log10(self.deviation)), 4 - size), 0)
-        if not -5 < size < 7 or self.deviation < 10.0**-digits:
-            return f"{self.mean:.4g} ±\u00a0{self.deviation:.1g}"
-        return f"{self.mean:,.{digits}f} ±\u00a0{self.deviation:,.{digits}f}"
 
 
 def spread_of(values: Iterable[float | None]) -> Spread | None:
@@ -97,7 +74,7 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
     groups: dict[str, SeedGroup] = {}
     for members in by_settings.values():
         label, path = members[0].history.label, members[0].history.path
-        own = _joined(differences.get(path, []), NAME - len(label) - len(", ")) or path.name
+        own = ", ".join(_shortened(pair, VALUE) for pair in differences.get(path, [])) or path.name
         base = label if len(by_label[label]) == 1 else _shortened(f"{label}, {own}", NAME)
         name, number = base, 1
         while name in groups:
@@ -117,15 +94,6 @@ def _shortened(value: str, limit: int) -> str:
     return clean if len(clean) <= limit else f"{clean[: limit - end - 1]}…{clean[-end:]}"
 
 
-def _joined(pairs: list[str], limit: int) -> str:
-    """As many of the pairs as fit into `limit` characters."""
-    fitting: list[str] = []
-    for pair in (printable(pair, 1000) for pair in pairs):
-        if len(", ".join((*fitting, pair, "…"))) <= limit:
-            fitting.append(pair)
-    return ", ".join((*fitting, "…") if 0 < len(fitting) < len(pairs) else fitting)
-
-
 def _settings(run: RunView) -> str:
     """A key that is equal for runs of one group.
 
@@ -135,20 +103,6 @@ def _settings(run: RunView) -> str:
         return str(run.history.path.resolve())
     known = {key: without_addresses(value) for key, value in run.settings.items() if key != "run.seed"}
     return json.dumps([run.history.spec is None, run.history.method, sorted(known.items())])
-
-
-def same_arrivals(group: SeedGroup) -> bool:
-    """Whether several seeds of a group had the same updates at the same times, as on a fleet without randomness."""
-    rounds = [run.history.rounds for run in group.runs]
-    least = min(map(len, rounds))
-    if len(rounds) < 2 or not least:
-        return False
-    first = rounds[0]
-    return all(
-        np.array_equal(first.time[:least], other.time[:least])
-        and np.array_equal(first.clients[:least], other.clients[:least])
-        for other in rounds[1:]
-    )
 
 
 def seconds_of(runs: Iterable[RunView]) -> str:

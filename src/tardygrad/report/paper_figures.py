@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.report.comparison import ComparedRuns
 from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, x_of
 from tardygrad.report.groups import SeedGroup
 from tardygrad.report.page import figures, put
@@ -37,12 +36,11 @@ class PaperFigure(NamedTuple):
     scale: float = 1.0  # points per pixel of the chart
 
 
-def paper_figures(compared: ComparedRuns) -> Iterator[PaperFigure]:
+def paper_figures(groups: list[SeedGroup]) -> Iterator[PaperFigure]:
     """Every score and the training loss: against time in one column, against rounds and time in two.
 
     Times of different kinds of clocks cannot be compared; then there are only rounds.
     """
-    groups = compared.groups
     seen = Counter[str]()
     for curve in learning_curves(groups):
         lines = lines_of(groups, curve)

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from tardygrad.report import client_scores, clients, curves, tail_charts
-from tardygrad.report.comparison import ComparedRuns, comparison_blocks
+from tardygrad.report.comparison import comparison_blocks
 from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.report.machines import machines
 from tardygrad.results.blocks import Block, Code, Section, Table, with_suffix
+from tardygrad.results.comparison import Comparison
 from tardygrad.runs.history import UNFINISHED, History
 from tardygrad.runs.record_values import printable, rounded
 from tardygrad.runs.run import plural
@@ -19,9 +20,8 @@ from tardygrad.runs.run import plural
 DETAILED = 12  # runs of a comparison that are also shown one by one
 
 
-def run_sections(compared: ComparedRuns) -> list[Section]:
+def run_sections(groups: list[SeedGroup], compared: Comparison) -> list[Section]:
     """A report about one run, or a comparison of several."""
-    groups = compared.groups
     if len(groups) == len(groups[0].runs) == 1:
         return list(_single(groups[0].runs[0]))
     return [

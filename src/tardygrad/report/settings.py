@@ -28,21 +28,29 @@ def flat(tables: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def differing_settings(specs: Sequence[Mapping[str, str]]) -> list[list[str]]:
-    """The settings in which each spec differs from the others, words before numbers.
+    """The settings that tell each spec from the others, words before numbers: as few as tell all apart.
 
     Of tables of different kinds only the kind is named.
 
-    >>> weights = ({"kind": "hinge", "slope": 10.0}, {"kind": "polynomial", "exponent": 0.5})
-    >>> differing_settings([dict(flat({"method": {"lr": lr, "weight": weight}})) for lr, weight in enumerate(weights)])
-    [['weight.kind=hinge', 'lr=0'], ['weight.kind=polynomial', 'lr=1']]
+    >>> weights = ({"kind": "hinge", "slope": 10.0}, {"kind": "polynomial", "exponent": 0.5}, {"kind": "hinge"})
+    >>> specs = [dict(flat({"method": {"lr": 0.1 + (i == 2), "weight": weight}})) for i, weight in enumerate(weights)]
+    >>> differing_settings(specs)
+    [['weight.kind=hinge', 'lr=0.1'], ['weight.kind=polynomial', 'lr=0.1'], ['weight.kind=hinge', 'lr=1.1']]
     """
     keys = list(dict.fromkeys(key for spec in specs for key in spec))
     names = Counter(key.partition(".")[2] for key in keys)
-    shown = {key: _name(key, names) for key in keys if key != "run.seed" and _differs(key, specs)}
+    differing = [key for key in keys if key != "run.seed" and _differs(key, specs)]
+    chosen: list[str] = []
+
+    def told_apart(*more: str) -> int:
+        return len({tuple(spec.get(key) for key in (*chosen, *more)) for spec in specs})
+
+    while useful := [key for key in differing if told_apart(key) > told_apart()]:
+        chosen.append(max(useful, key=lambda key: (all(key in spec for spec in specs), told_apart(key))))
     found = []
     for spec in specs:
-        own = sorted((key for key in shown if key in spec), key=lambda key: spec[key][:1] not in WORDS)
-        found.append([shown[key] + "=" + spec[key].strip('"') for key in own])
+        own = sorted((key for key in chosen if key in spec), key=lambda key: spec[key][:1] not in WORDS)
+        found.append([_name(key, names) + "=" + spec[key].strip('"') for key in own])
     return found
 
 

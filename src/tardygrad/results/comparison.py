@@ -1,25 +1,33 @@
-"""The results of a comparison: a table with intervals and tests, and a figure."""
+"""The results of a comparison: a table with intervals and tests, its result in a sentence, and a figure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tardygrad.results.statistics import ALL_EQUAL, Estimate, estimate, holm, paired
 from tardygrad.results.table import ResultTable, data_frame
+
+LISTED = 4  # most names in a sentence
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class SeedResult(NamedTuple):
     """One run of a comparison."""
 
     seed: int
-    status: str  # finished, diverged, starved, failed or waiting
-    score: float | None  # of the last model; None: the run did not finish, or it is not finite
+    status: str  # finished, diverged, starved, failed or waiting; of a record also running, killed or stopped
+    score: float | None  # of the last model; None: it is no result, or not finite
     to_target: float | None  # seconds to the target; None: not reached, or there is no target
     time: float  # when it ended, in seconds of the engine's clock
     curve: list[tuple[float, float]]  # (time, score) of every evaluation
-    facts: dict[str, Any]  # what it ran on; see `MadeRuns`
+    facts: Mapping[str, Any]  # what it ran on: `simulated`, `random_fleet` and `settings`
+    scores: Mapping[str, float | None] = NOTHING  # the other scores of the last model
+    rounds: int | None = None
 
 
 class Contender(NamedTuple):
@@ -27,8 +35,9 @@ class Contender(NamedTuple):
 
     name: str
     runs: list[SeedResult]
-    workable: float | None  # share of workable settings in its sweep; None: it was not tuned
-    settings: dict[str, Any]  # the best of its sweep
+    workable: float | None = None  # share of workable settings in its sweep; None: it was not tuned
+    settings: Mapping[str, Any] = NOTHING  # the best of its sweep
+    more: Mapping[str, str] = NOTHING  # cells of further columns of a page
 
 
 class Paired(NamedTuple):
@@ -40,7 +49,7 @@ class Paired(NamedTuple):
 
 
 class Comparison:
-    """The results of `tg.compare`. Printed, it is a table with a row for each method.
+    """The results of `tg.compare`, or of recorded runs. Printed, it is a table with a row for each method.
 
     Attributes:
         contenders: the methods and their runs.
@@ -50,6 +59,8 @@ class Comparison:
         scores, times: by method, the mean final score and the mean time to the target, with their intervals; None if a
             run has none.
         score_differences, time_differences: by method, the paired differences from the reference.
+        speedups: by method, how many times sooner than the reference it reached the target; None unless every run of
+            both did.
     """
 
     def __init__(
@@ -61,14 +72,16 @@ class Comparison:
         reference: str,
         target: float | None,
         confidence: float,
-        notes: list[str],
+        notes: Sequence[str] = (),
+        origin: str = "",
     ) -> None:
         self.contenders, self.score, self.higher, self.reference = contenders, score, higher, reference
-        self.target, self.confidence, self._warnings = target, confidence, notes
+        self.target, self.confidence, self._warnings, self._origin = target, confidence, notes, origin
         self.scores = {method.name: self._estimate([run.score for run in method.runs]) for method in contenders}
         self.times = {method.name: self._estimate([run.to_target for run in method.runs]) for method in contenders}
         self.score_differences = self._paired("score")
         self.time_differences = self._paired("to_target") if len(self._clocks()) < 2 else {}
+        self.speedups = {name: self._ratio(time, self.times.get(reference)) for name, time in self.times.items()}
 
     def to_latex(self, *, caption: str | None = None, label: str = "tab:comparison") -> str:
         """The table in LaTeX, for the packages booktabs and graphicx; the best mean score is bold.
@@ -103,57 +116,95 @@ class Comparison:
 
     def table(self) -> ResultTable:
         """The table; columns that would say nothing are left out."""
-        others = len(self.contenders) > 1
-        tested = others and len(self.contenders[0].runs) > 1
-        timed = self.target is not None
-        tuned = any(method.workable is not None for method in self.contenders)
-        unit = " (%)" if self.score == "accuracy" else ""
-        headings = ["method", f"{self.score}{unit}", *["difference"] * others, *["p"] * tested]
-        headings += ["time to target (s)", *["difference (s)"] * others, *["p"] * tested] if timed else []
-        headings += ["workable"] if tuned else []
-        rows = []
-        for method in self.contenders:
-            row = [method.name, self._score_cell(method)]
-            row += self._difference_cells(method, self.score_differences, self._scale, others, tested)
-            if timed:
-                row.append(self._time_cell(method))
-                row += self._difference_cells(method, self.time_differences, 1.0, others, tested)
-            row += ["–" if method.workable is None else f"{method.workable:.0%}"] if tuned else []
-            rows.append(row)
-        return ResultTable(headings, rows, self.notes(), self._best() if others else ())
+        return self._table(self._columns())
+
+    def page_table(self) -> ResultTable:
+        """The table with everything that is known of the runs."""
+        columns, methods = self._columns(), self.contenders
+        if any(self.speedups[method.name] for method in methods if method.name != self.reference):
+            columns.append(("speed-up", [_times(self.speedups[method.name]) for method in methods]))
+        for name in dict.fromkeys(name for method in methods for run in method.runs for name in run.scores):
+            means = [self._estimate([run.scores.get(name) for run in method.runs]) for method in methods]
+            columns.append((f"test {name}", [_cell(mean) for mean in means]))
+        ends = {method.name: self._estimate([run.time for run in method.runs]) for method in methods}
+        runs = [run for method in methods for run in method.runs]
+        if len(methods) > 1 and runs[0].rounds and len({run.rounds for run in runs}) == 1:
+            ratios = [self._ratio(end, ends[self.reference]) for end in ends.values()]
+            columns.append(("speed-up, all rounds", [_times(ratio) for ratio in ratios]))
+        if len({run.time for run in runs}) > 1:
+            columns.append(("time in all (s)", [_cell(end) for end in ends.values()]))
+        columns.append(("runs", [str(len(method.runs)) for method in methods]))
+        for name in dict.fromkeys(name for method in methods for name in method.more):
+            columns.append((name, [method.more.get(name, "–") for method in methods]))
+        return self._table(columns)
+
+    def _table(self, columns: list[tuple[str, list[str]]]) -> ResultTable:
+        headings, cells = zip(*columns, strict=True)
+        return ResultTable(headings, [*zip(*cells, strict=True)], self.notes(), self._best() if self._several() else ())
 
     def notes(self) -> list[str]:
         """What the numbers of the table are, and warnings."""
-        number = len(self.contenders[0].runs)
+        return self.explanations() + self.caveats()
+
+    def explanations(self) -> list[str]:
+        """What the numbers of the table are."""
+        number = max(len(method.runs) for method in self.contenders)
         found = [self._score_note(number)]
         if len(self.contenders) > 1:
             test = "; p: two-sided paired t-test, adjusted by Holm's method within its column"
             found.append(f"differences from {self.reference}, paired by seed{test if number > 1 else ''}")
         if self.target is not None:
             score = f"a test {self.score} of {self._score(self.target)}"
-            found.append(f"time to target: {self.seconds} to the first evaluation that reaches {score}")
+            found.append(f"time to target: {self.seconds} to the first evaluation that reaches {score}{self._origin}")
         pairs = (*self.score_differences.values(), *self.time_differences.values())
         estimates = (*self.scores.values(), *self.times.values(), *(pair.difference for pair in pairs))
         if any(each and each.number > 1 and each.half_width is None for each in estimates):
             found.append("all equal: every seed gives the same number, so there is no interval and no test")
-        return found + self._caveats() + self._warnings
+        return found
 
     def result(self) -> str:
-        """Who has the best mean score, and how far it is from the reference, in a sentence without its stop."""
+        """Who has the best mean score, how far it is from the reference, and who was the first to reach the target, in
+        a sentence without its stop."""
         best = [self.contenders[row] for row, _ in sorted(self._best())]
         what, unit = f"test {self.score}", "%" if self.score == "accuracy" else ""
         if not best:
             return f"no method has a {what} in all its runs"
         first, score = best[0], f"{self._score_cell(best[0]).removesuffix(ALL_EQUAL)}{unit}"
+        seeds, fastest = _seeds(len(first.runs)), self._fastest()
+        if len(self.contenders) == 1:
+            return f"{first.name} has a {'mean ' * (len(first.runs) > 1)}{what} of {score} {seeds}{fastest}"
         if len(best) > 1:
-            return f"{' and '.join(method.name for method in best)} have the same mean {what}, {score}"
-        sentence = f"{first.name} has the best mean {what}, {score} {_seeds(len(first.runs))}"
+            return f"{listed([method.name for method in best])} have the same mean {what}, {score}{fastest}"
+        sentence = f"{first.name} has the best mean {what}, {score} {seeds}"
         if pair := self.score_differences.get(first.name):
-            difference, p = self._difference_cells(first, self.score_differences, self._scale, True, True)
-            difference = difference.removesuffix(ALL_EQUAL)
-            test = "" if pair.p is None else f", p {p if p.startswith('<') else f'= {p}'}"
+            difference = _plus_minus(pair.difference, self._scale, sign=True).removesuffix(ALL_EQUAL)
+            test = "" if pair.p is None else f", p {_p(pair) if _p(pair).startswith('<') else f'= {_p(pair)}'}"
             sentence += f"; the difference from {self.reference} is {difference}{' points' * bool(unit)}{test}"
-        return sentence
+        return sentence + fastest
+
+    def _fastest(self) -> str:
+        """Who reached the target first, and how much sooner than the reference."""
+        if self.target is None:
+            return ""
+        if len(self._clocks()) > 1:
+            return "; times are not compared because the clocks differ"
+        target = self._score(self.target)
+        reached = {name: time.mean for name, time in self.times.items() if time}
+        if not reached:
+            return f"; no method reached {target} in all its runs"
+        least = min(reached.values())
+        first = [name for name, time in reached.items() if time == least]
+        rank = "the first" if len(reached) > 1 else "the only one" if len(self.contenders) > 1 else "sure"
+        verb = "is" if len(first) == 1 else "are"
+        time = f"after {least:,.4g} {self.seconds}"
+        if rank == "sure":
+            return f"; it reached {target} {time}"
+        sentence = f"; {listed(first)} {verb} {rank} to reach {target}, {time}"
+        if self.reference in first:
+            return sentence
+        if speedup := self.speedups[first[0]]:
+            return f"{sentence}, {speedup:.3g} times as fast as {self.reference}"
+        return f"{sentence}; {self.reference} did not reach it in all its runs"
 
     @property
     def seconds(self) -> str:
@@ -176,7 +227,34 @@ class Comparison:
         interval = f"mean ± {100 * self.confidence:g}% confidence interval (Student's t)"
         return f"{score}, {_seeds(number)}: {'no interval, no test' if number == 1 else interval}"
 
-    def _caveats(self) -> list[str]:
+    def _columns(self) -> list[tuple[str, list[str]]]:
+        """The headings and the cells of the columns of a table."""
+        methods, unit = self.contenders, " (%)" if self.score == "accuracy" else ""
+        columns = [("method", [method.name for method in methods])]
+        columns.append((f"{self.score}{unit}", [self._score_cell(method) for method in methods]))
+        columns += self._difference_columns(self.score_differences, "difference", self._scale)
+        if self.target is not None:
+            columns.append(("time to target (s)", [self._time_cell(method) for method in methods]))
+            columns += self._difference_columns(self.time_differences, "difference (s)")
+        if any(method.workable is not None for method in methods):
+            shares = ["–" if method.workable is None else f"{method.workable:.0%}" for method in methods]
+            columns.append(("workable", shares))
+        return columns
+
+    def _difference_columns(
+        self, found: Mapping[str, Paired], heading: str, scale: float = 1.0
+    ) -> list[tuple[str, list[str]]]:
+        if not self._several():
+            return []
+        pairs = [found.get(method.name) for method in self.contenders]
+        cells = ["–" if pair is None else _plus_minus(pair.difference, scale, sign=True) for pair in pairs]
+        tested = max(len(method.runs) for method in self.contenders) > 1
+        return [(heading, cells), *[("p", ["–" if pair is None else _p(pair) for pair in pairs])] * tested]
+
+    def _several(self) -> bool:
+        return len(self.contenders) > 1
+
+    def caveats(self) -> list[str]:
         """What makes the comparison less than it seems."""
         found = []
         if self.scores.get(self.reference) is None and len(self.contenders) > 1:
@@ -191,14 +269,14 @@ class Comparison:
         if any(each.get("random_fleet") is False for each in facts):
             found.append("the fleet has no random times: seeds change only the training and the sampling of clients")
         if keys := self._other_settings():
-            found.append(f"the runs of a seed differ in {', '.join(keys)} too")
+            found.append(f"the runs of a seed differ in {listed(keys)} too")
         if not self._same_seeds():
             found.append("no differences where methods have other seeds than the reference")
         for method in self.contenders:
             if worse := sum(self._is_worse_than_x_0(run) for run in method.runs):
                 runs = f"{worse} of {len(method.runs)} runs of {method.name} end with a worse {self.score} than x_0"
                 found.append(f"{runs}, so its mean says little: see the curves" if len(method.runs) > 1 else runs)
-        return found
+        return [*found, *self._warnings]
 
     def _is_worse_than_x_0(self, run: SeedResult) -> bool:
         start = next((score for time, score in run.curve if time == 0.0), None)
@@ -223,6 +301,10 @@ class Comparison:
 
     def _same_seeds(self) -> bool:
         return len({tuple(run.seed for run in method.runs) for method in self.contenders}) == 1
+
+    def _ratio(self, time: Estimate | None, base: Estimate | None) -> float | None:
+        """How many times as fast as the reference, if both have a time and their clocks are of one kind."""
+        return base.mean / time.mean if base and time and time.mean and len(self._clocks()) == 1 else None
 
     def _estimate(self, numbers: list[float | None]) -> Estimate | None:
         """The mean and its interval; None if a number is missing, because the others are the lucky ones."""
@@ -256,30 +338,66 @@ class Comparison:
         return 100.0 if self.score == "accuracy" else 1.0
 
     def _score(self, value: float) -> str:
-        return f"{value:.4g}" if self.score != "accuracy" else f"{value:.1%}"
+        return f"{value:.4g}" if self.score != "accuracy" else f"{value:.1%}".replace(".0%", "%")
 
     def _score_cell(self, method: Contender) -> str:
         if found := self.scores[method.name]:
             return _plus_minus(found, self._scale)
-        failed = [run.status for run in method.runs if run.status != "finished"]
-        if not failed:
-            return f"{sum(run.score is None for run in method.runs)} of {len(method.runs)} not finite"
-        return f"{len(failed)} of {len(method.runs)} {max(failed, key=failed.count)}"
+        words = [
+            run.status if run.status != "finished" else "not finite" if run.curve else "without a test score"
+            for run in method.runs
+            if run.score is None
+        ]
+        return f"{len(words)} of {len(method.runs)} {max(words, key=words.count)}"
 
     def _time_cell(self, method: Contender) -> str:
         if found := self.times[method.name]:
             return _plus_minus(found)
         return f"{_reached(method)} of {len(method.runs)} reached"
 
-    def _difference_cells(
-        self, method: Contender, found: dict[str, Paired], scale: float, others: bool, tested: bool
-    ) -> list[str]:
-        pair = found.get(method.name)
-        if pair is None:
-            return ["–"] * (others + tested)
-        p = pair.adjusted_p
-        cells = [_plus_minus(pair.difference, scale, sign=True)] * others
-        return cells + (["–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"] if tested else [])
+
+def reachable_target(contenders: Sequence[Contender], reference: str, *, higher: bool) -> float | None:
+    """A score to time runs by: 90% of the way from the reference's first score to the best that a method can hold.
+
+    That is the score which every run of the method reached: the best of all runs may be one lucky seed's.
+    """
+    best, worst = (max, min) if higher else (min, max)
+    curves = {method.name: [[score for _, score in run.curve] for run in method.runs] for method in contenders}
+    starts = [scores[0] for scores in curves[reference] if scores]
+    if not starts:
+        return None
+    held = [worst(best(scores) for scores in runs) for runs in curves.values() if all(runs)]
+    return mean(starts) + 0.9 * (best(held, default=starts[0]) - mean(starts))
+
+
+def first_time(curve: Iterable[tuple[float, float]], target: float | None, *, higher: bool) -> float | None:
+    """When a curve first reaches a target; None: never, or there is no target."""
+    if target is None:
+        return None
+    return next((time for time, score in curve if (score >= target if higher else score <= target)), None)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a sentence, the first few of many.
+
+    >>> listed(["a", "b", "c"]), listed(["a", "b", "c", "d", "e", "f"])
+    ('a, b and c', 'a, b, c and 3 others')
+    """
+    shown = list(names) if len(names) <= LISTED else [*names[: LISTED - 1], f"{len(names) - LISTED + 1} others"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _cell(found: Estimate | None) -> str:
+    return "–" if found is None else _plus_minus(found)
+
+
+def _p(pair: Paired) -> str:
+    p = pair.adjusted_p
+    return "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _times(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{ratio:.3g}×"
 
 
 def _seeds(number: int) -> str:

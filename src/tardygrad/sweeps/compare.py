@@ -12,7 +12,7 @@ from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, WorkFailed, check_number, is_number
 from tardygrad.fleet import Fleet
-from tardygrad.results.comparison import Comparison, Contender, SeedResult
+from tardygrad.results.comparison import Comparison, Contender, SeedResult, first_time
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
@@ -154,14 +154,14 @@ def _comparison(found: Sweep, view: Row) -> Comparison:
 
 def _seed_result(seed: int, trial: Trial | None, score: str, target: float | None, higher: bool) -> SeedResult:
     """The result of a run from what is stored of it."""
-    column, sign = 2 if score == "loss" else 3, 1.0 if higher else -1.0
+    column = 2 if score == "loss" else 3
     if trial is None or not trial.seeds:  # not run yet, or failed
         return SeedResult(seed, trial.status if trial else "waiting", None, None, 0.0, [], {})
     (row,) = trial.seeds
     final = row["loss"] if score == "loss" else row["accuracy"]
     points = [(at[1], at[column]) for at in row["curve"] if at[column] is not None]
-    reached = (time for time, value in points if target is not None and sign * value >= sign * target)
-    return SeedResult(row["seed"], row["status"], final, next(reached, None), row["time"], points, row["facts"])
+    reached = first_time(points, target, higher=higher)
+    return SeedResult(row["seed"], row["status"], final, reached, row["time"], points, row["facts"])
 
 
 def _described(contenders: Mapping[str, Any], task: Task | None, fleet: Fleet | None) -> Row:

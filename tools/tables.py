@@ -106,7 +106,7 @@ def keys(name: str) -> str:
     for kind, make in makes.items():
         texts = described_keys(name, make)
         for key, parameter in spec.keys_of(name, make).items():
-            meanings[key][rule(parameter.annotation, toml=True), texts[key].rstrip(".")].append(kind)
+            meanings[key][rule(parameter.annotation, spec=True), texts[key].rstrip(".")].append(kind)
     rows = []
     for key, found in meanings.items():
         most, *_ = ordered = sorted(found, key=lambda meaning: -len(found[meaning]))

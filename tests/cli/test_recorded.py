@@ -6,7 +6,6 @@ them (`*-whole`). `ray` finished, with two slices of the server and an int8 wire
 
 from __future__ import annotations
 
-import csv
 import shutil
 from pathlib import Path
 
@@ -46,19 +45,6 @@ def test_a_run_on_ray_goes_on_from_its_checkpoint(tmp_path: Path, tardygrad: Com
     assert tardygrad("resume", str(run), "run.rounds=10").code == 0
     assert (run / "metrics.jsonl").read_text("utf-8").startswith(before)
     assert "the same bits after 10 rounds" in tardygrad("replay", str(run)).out
-
-
-@pytest.mark.parametrize("name", ["sim-whole", "regions-whole", "ray"])
-def test_the_updates_of_a_recorded_run_are_exported_with_the_round_that_used_them(
-    name: str, tmp_path: Path, tardygrad: Command
-) -> None:
-    assert tardygrad("export", str(RECORDED / name), "--out", str(tmp_path)).code == 0
-    with (tmp_path / "updates.csv").open(newline="") as file:
-        updates = list(csv.DictReader(file))
-    for row in lines(RECORDED / name / "metrics.jsonl"):
-        used = [update for update in updates if update["round"] == str(row["round"])]
-        assert [int(update["client"]) for update in used] == row["clients"]
-        assert [float(update["norm"]) for update in used] == row["norms"]
 
 
 def test_a_recorded_run_can_be_looked_at(tmp_path: Path, tardygrad: Command) -> None:

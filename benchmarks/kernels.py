@@ -41,7 +41,7 @@ from tardygrad.core import kernels
 from tardygrad.core.algorithm import local_step, weighted_delta
 from tardygrad.core.kernels import ClipAndRate, Contribution
 from tardygrad.core.schedules import Constant
-from tardygrad.core.transforms import Step, chain, clip, scale
+from tardygrad.core.transforms import Chain, Clip, Scale, Step
 from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, send, unpack
 
@@ -50,7 +50,7 @@ BYTES = {
     "inner": 20, "fold SD, first": 8, "fold SD": 12, "fold DC, first": 20, "fold DC": 24,
     "finish": 12, "finish in new memory": 12,
 }  # fmt: skip
-STEP = chain(clip(Constant(0.5)), scale(Constant(0.01)))
+STEP = Chain(Clip(Constant(0.5)), Scale(Constant(0.01)))
 
 
 def seconds(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:

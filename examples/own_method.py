@@ -6,7 +6,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.schedules import Constant
-from tardygrad.core.transforms import chain, clip, scale
+from tardygrad.core.transforms import Chain, Clip, Scale
 
 
 def heavy_ball(lr: float, beta: float) -> tg.Transform:
@@ -24,7 +24,7 @@ def heavy_ball(lr: float, beta: float) -> tg.Transform:
 
 method = tg.Method(
     name="Clip with momentum",
-    inner=chain(clip(Constant(0.5)), scale(Constant(0.1))),  # the client's step, on a gradient
+    inner=Chain(Clip(Constant(0.5)), Scale(Constant(0.1))),  # the client's step, on a gradient
     outer=heavy_ball(lr=0.2, beta=0.9),  # the server's step, on the mean update
     weight=lambda delay: 1.0 / math.sqrt(delay),  # of an update, by its delay p = 1, 2, …
     buffer=4,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import tardygrad as tg
 from tardygrad.core.messages import Reply
-from tardygrad.core.transforms import Transform, stateless
+from tardygrad.core.transforms import Transform
 from tests.golden.problem import Problem, Task
 
 MODES = pytest.mark.parametrize("mode", ["sync", "server", "client"])
@@ -674,7 +674,7 @@ def test_the_outer_step_is_told_its_round_and_the_delays() -> None:
         return direction, state
 
     method = tg.Method(
-        name="spy", inner=method_of().inner, outer=Transform(stateless, spy), buffer=2, local_steps=1, mode="client"
+        name="spy", inner=method_of().inner, outer=Transform(lambda x: {}, spy), buffer=2, local_steps=1, mode="client"
     )
     server, jobs = start(method, clients=3)
     _, (again,) = server.receive(update(jobs[0]))

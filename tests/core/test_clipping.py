@@ -14,8 +14,7 @@ from torch import Tensor
 import tardygrad as tg
 from tardygrad.core.clipping import clip, clip_l2
 from tardygrad.core.schedules import Constant, Power
-from tardygrad.core.transforms import Step, chain, clipped_share, scale
-from tardygrad.core.transforms import clip as clip_step
+from tardygrad.core.transforms import Chain, Clip, Scale, Step, clipped_share
 
 LIGHT = settings(deadline=None, max_examples=60, derandomize=True)
 FORMS = pytest.mark.parametrize("form", [clip, clip_l2])
@@ -158,7 +157,7 @@ def test_the_argument_is_not_changed(form) -> None:
 
 
 def test_a_clip_step_reads_its_thresholds_at_the_steps_round() -> None:
-    step = clip_step(Power(1.0, 1.0), Power(0.5, 1.0))
+    step = Clip(Power(1.0, 1.0), Power(0.5, 1.0))
     v = torch.tensor([9.0, 0.1])
     assert step.update(v, {}, Step(1))[0].tolist() == [1.0, 0.5]
     assert step.update(v, {}, Step(4))[0].tolist() == [4.0, 2.0]
@@ -167,12 +166,12 @@ def test_a_clip_step_reads_its_thresholds_at_the_steps_round() -> None:
 def test_a_clip_step_reports_the_share_of_coordinates_it_changed() -> None:
     v = torch.tensor([9.0, 0.1, 0.6, 0.0])
     for step, share in (
-        (clip_step(Constant(1.0)), 0.25),
-        (clip_step(Constant(1.0), Constant(0.5)), 0.5),
-        (clip_step(Constant(math.inf)), 0.0),
-        (clip_step(Constant(1.0), norm="l2"), 0.75),  # the zero stays as it was
+        (Clip(Constant(1.0)), 0.25),
+        (Clip(Constant(1.0), Constant(0.5)), 0.5),
+        (Clip(Constant(math.inf)), 0.0),
+        (Clip(Constant(1.0), norm="l2"), 0.75),  # the zero stays as it was
     ):
-        both = chain(step, scale(Constant(0.1)))
+        both = Chain(step, Scale(Constant(0.1)))
         _, state = both.update(v, both.init(v), Step(1))
         assert float(clipped_share(state)) == share
     assert clipped_share({}) == 0.0
@@ -180,13 +179,13 @@ def test_a_clip_step_reports_the_share_of_coordinates_it_changed() -> None:
 
 def test_the_norm_must_be_known() -> None:
     with pytest.raises(tg.Invalid, match=re.escape("`norm` must be one of coordinate, l2, got 'L2'.")):
-        clip_step(Constant(1.0), norm="L2")  # type: ignore[arg-type]
+        Clip(Constant(1.0), norm="L2")  # type: ignore[arg-type]
 
 
 def test_the_lower_threshold_must_not_exceed_the_upper() -> None:
     text = re.escape("a lower threshold must not exceed the upper one (0.5), got 1.")
     with pytest.raises(tg.Invalid, match=text):
-        clip_step(Constant(0.5), Constant(1.0))
+        Clip(Constant(0.5), Constant(1.0))
     with pytest.raises(tg.Invalid, match=text):
         tg.sgdclip(local_lr=0.1, local_clip=0.5, local_lower=1.0, lr=1.0, buffer=1, local_steps=1)
     with pytest.raises(tg.Invalid, match=text):
@@ -195,16 +194,17 @@ def test_the_lower_threshold_must_not_exceed_the_upper() -> None:
 
 def test_where_the_schedules_of_the_thresholds_cross_the_upper_one_wins() -> None:
     """sign(v) · min(max(|v|, d), u) is u when d > u."""
-    step = clip_step(Power(1.0, -1.0), Constant(0.5))
+    step = Clip(Power(1.0, -1.0), Constant(0.5))
     assert step.update(torch.tensor([0.1, -7.0]), {}, Step(10))[0].tolist() == pytest.approx([0.1, -0.1])
 
 
 def test_where_they_cross_the_upper_one_wins_in_l2_too() -> None:
-    step = clip_step(Power(1.0, -1.0), Constant(0.5), norm="l2")
+    step = Clip(Power(1.0, -1.0), Constant(0.5), norm="l2")
     assert length(step.update(torch.tensor([0.03, 0.04]), {}, Step(10))[0]) <= 0.1 + 1e-6
 
 
 def test_steps_print_as_the_call_that_made_them() -> None:
-    assert repr(clip_step(Constant(1.0), norm="l2")) == "clip(1.0, lower=0.0, norm='l2')"
-    both = chain(clip_step(Power(1.0, 0.5)), scale(Constant(0.1)))
-    assert repr(both) == "chain(clip(Power(value=1.0, exponent=0.5), lower=0.0, norm='coordinate'), scale(0.1))"
+    assert repr(Clip(Constant(1.0), norm="l2")) == "Clip(upper=1.0, lower=0.0, norm='l2')"
+    assert repr(Chain(Clip(Constant(1.0)), Scale(Power(1.0, 0.5)))) == (
+        "Chain(transforms=(Clip(upper=1.0, lower=0.0, norm='coordinate'), Scale(lr=Power(value=1.0, exponent=0.5))))"
+    )

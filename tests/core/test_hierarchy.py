@@ -12,7 +12,7 @@ import torch
 import tardygrad as tg
 from tardygrad.core.hierarchy import HierarchicalServer
 from tardygrad.core.method import Regions
-from tardygrad.core.transforms import scale
+from tardygrad.core.transforms import Scale
 from tardygrad.runs import checkpoint, memory
 from tardygrad.tasks import clock
 from tests.runs.test_resume import fleet
@@ -45,7 +45,7 @@ def served(one: tg.Method, x: torch.Tensor, clients: int) -> HierarchicalServer:
     ],
 )
 def test_clients_are_dealt_in_turn_or_in_order(sizes: Any, members: list[list[int]]) -> None:
-    assert Regions(sizes=sizes, every=1, blend=0.5, outer=scale(lambda round: 1.0)).members(5) == members
+    assert Regions(sizes=sizes, every=1, blend=0.5, outer=Scale(lambda round: 1.0)).members(5) == members
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_what_does_not_go_with_regions_is_refused() -> None:
     with pytest.raises(tg.Invalid, match=r"HALoS has regions, and needs a server for each: use `tardygrad.serve`\."):
         tg.Server(method(), torch.zeros(1), clients=4, seed=0)
     parts: dict[str, Any] = {
-        "name": "", "inner": scale(lambda round: 1.0), "outer": scale(lambda round: 1.0), "buffer": 1, "local_steps": 1,
-        "regions": Regions(sizes=1, every=1, blend=0.5, outer=scale(lambda round: 1.0)),
+        "name": "", "inner": Scale(lambda round: 1.0), "outer": Scale(lambda round: 1.0), "buffer": 1, "local_steps": 1,
+        "regions": Regions(sizes=1, every=1, blend=0.5, outer=Scale(lambda round: 1.0)),
     }  # fmt: skip
     for drifting in ({"compensate": True}, {"pull": True}):
         with pytest.raises(tg.Invalid, match="a method with regions can neither compensate an update nor pull"):

@@ -18,7 +18,7 @@ from tardygrad.core import kernels
 from tardygrad.core.algorithm import finish, fold, local_step, weighted_delta
 from tardygrad.core.kernels import ClipAndRate, Contribution, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
-from tardygrad.core.transforms import State, Step, Transform, chain, clip, scale
+from tardygrad.core.transforms import Chain, Clip, Scale, State, Step, Transform
 from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import BLOCK, Packed, Wire, send, unpack
 
@@ -26,15 +26,15 @@ fused = pytest.importorskip("tardygrad.core.fused", reason="needs numba: pip ins
 
 SIZES = [1, 7, fused.BLOCK - 1, fused.BLOCK, 3 * fused.BLOCK + 5]
 STEPS = {
-    "rate": scale(Power(0.3, -0.5)),
-    "clip": chain(clip(Constant(0.7)), scale(Power(0.3, -0.5))),
-    "clip alone": clip(Constant(0.7)),
-    "biclip": chain(clip(Constant(0.7), Constant(0.2)), scale(Constant(0.1))),
-    "crossed": chain(clip(Power(1.0, -1.0), Constant(0.5)), scale(Constant(0.1))),
-    "infinite": chain(clip(Constant(math.inf)), scale(Constant(0.1))),
-    "zero": chain(clip(Constant(0.0)), scale(Constant(0.1))),
-    "overflowing": chain(clip(Constant(1e300)), scale(Cosine(0.1, 9))),
-    "overflowing below": chain(clip(Constant(math.inf), Constant(1e300)), scale(Constant(0.0))),
+    "rate": Scale(Power(0.3, -0.5)),
+    "clip": Chain(Clip(Constant(0.7)), Scale(Power(0.3, -0.5))),
+    "clip alone": Clip(Constant(0.7)),
+    "biclip": Chain(Clip(Constant(0.7), Constant(0.2)), Scale(Constant(0.1))),
+    "crossed": Chain(Clip(Power(1.0, -1.0), Constant(0.5)), Scale(Constant(0.1))),
+    "infinite": Chain(Clip(Constant(math.inf)), Scale(Constant(0.1))),
+    "zero": Chain(Clip(Constant(0.0)), Scale(Constant(0.1))),
+    "overflowing": Chain(Clip(Constant(1e300)), Scale(Cosine(0.1, 9))),
+    "overflowing below": Chain(Clip(Constant(math.inf), Constant(1e300)), Scale(Constant(0.0))),
 }
 SPECIAL = [0.0, -0.0, 0.7, -0.7, 1 / 3, 1e-42, -1e-45, 1.1754944e-38, 3.4e38, math.inf, -math.inf, math.nan]
 SENT: dict[str, Callable[[Tensor], Tensor]] = {  # of heavy-tailed numbers v
@@ -332,12 +332,12 @@ def test_threads_change_nothing_in_a_local_step(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "transform",
     [
-        clip(Constant(1.0), norm="l2"),
-        chain(scale(Constant(0.1)), clip(Constant(1.0))),
-        chain(scale(Constant(0.1)), scale(Constant(0.1))),
-        chain(clip(Constant(1.0)), clip(Constant(0.5)), scale(Constant(0.1))),
-        chain(clip(Constant(1.0)), clip(Constant(0.5))),
-        chain(clip(Constant(1.0), norm="l2"), scale(Constant(0.1))),
+        Clip(Constant(1.0), norm="l2"),
+        Chain(Scale(Constant(0.1)), Clip(Constant(1.0))),
+        Chain(Scale(Constant(0.1)), Scale(Constant(0.1))),
+        Chain(Clip(Constant(1.0)), Clip(Constant(0.5)), Scale(Constant(0.1))),
+        Chain(Clip(Constant(1.0)), Clip(Constant(0.5))),
+        Chain(Clip(Constant(1.0), norm="l2"), Scale(Constant(0.1))),
         Transform(lambda x: {}, lambda d, s, step: (d, s)),
     ],
     ids=repr,
@@ -347,7 +347,7 @@ def test_what_is_more_than_a_clip_and_a_rate_has_no_form(transform: Transform) -
 
 
 def test_a_form_follows_the_schedules() -> None:
-    step = chain(clip(Power(2.0, 0.5), Constant(0.1)), scale(Power(1.0, -1.0)))
+    step = Chain(Clip(Power(2.0, 0.5), Constant(0.1)), Scale(Power(1.0, -1.0)))
     assert step.form(4) == ClipAndRate(4.0, 0.1, 0.25)
 
 
@@ -408,8 +408,8 @@ def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_i
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
         return direction, {"kept": direction}
 
-    outer = Transform(lambda x: {}, update) if keeps else scale(Constant(1.0))
-    method = tg.Method(name="", inner=scale(Constant(0.1)), outer=outer, buffer=2, local_steps=1, mode="client")
+    outer = Transform(lambda x: {}, update) if keeps else Scale(Constant(1.0))
+    method = tg.Method(name="", inner=Scale(Constant(0.1)), outer=outer, buffer=2, local_steps=1, mode="client")
     server = tg.Server(method, torch.zeros(5000), clients=2, seed=0)
     jobs, places = server.dispatch(), []
     for i in range(4):

@@ -15,7 +15,7 @@ from tardygrad.core.algorithm import downplay
 from tardygrad.core.dylu import Pace, Speeds
 from tardygrad.core.hierarchy import HierarchicalServer
 from tardygrad.core.schedules import Constant
-from tardygrad.core.transforms import Step, adaptive, amsgrad, delayed_nesterov, momentum
+from tardygrad.core.transforms import Adaptive, AMSGrad, DelayedNesterov, Momentum, Step
 from tests.laws.test_laws import LIGHT, clip2, fleet_of, fleets, models, same, seeds, task_for
 
 
@@ -48,7 +48,7 @@ vectors = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3).map(torch
 def test_dn_over_a_period_is_one_nesterov_step_on_the_mean(
     deltas: list[torch.Tensor], period: int, beta: float
 ) -> None:
-    outer = delayed_nesterov(Constant(0.7), beta, period)
+    outer = DelayedNesterov(Constant(0.7), beta, period)
     x, m = torch.zeros(3), torch.zeros(3)
     state, moved = outer.init(x), torch.zeros(3)
     for t, delta in enumerate(deltas, 1):
@@ -67,7 +67,7 @@ def test_dn_spreads_the_momentum_over_the_period_and_its_amount_stays_the_same(
     deltas: list[torch.Tensor], c: float
 ) -> None:
     """From a momentum m that the period leaves as it is: D = (1 − β) N m."""
-    outer, m = delayed_nesterov(Constant(1.0), 0.5, 4, c), torch.tensor([1.0, -2.0, 0.5])
+    outer, m = DelayedNesterov(Constant(1.0), 0.5, 4, c), torch.tensor([1.0, -2.0, 0.5])
     deltas[-1] = 2 * m - sum(deltas[:-1], torch.zeros(3))
     state, moves = {"m": m, "sum": torch.zeros(3)}, []
     for t, delta in enumerate(deltas, 1):
@@ -162,7 +162,7 @@ def test_fadas_worked_out_by_hand() -> None:
     root = math.sqrt(8.0)
 
     def found(tau_c: float, **how: Any) -> list[float]:
-        return moves(amsgrad(Constant(0.5), tau_c, 0.0, 0.5, 1e-12, bias_correction=False, **how), *late)
+        return moves(AMSGrad(Constant(0.5), tau_c, 0.0, 0.5, 1e-12, bias_correction=False, **how), *late)
 
     assert found(math.inf) == pytest.approx([2 / root, 1 / root, -1 / root])
     assert found(2, lr_rule="code") == pytest.approx([2 / root, 1 / 4 / root, -1 / root])
@@ -173,7 +173,7 @@ def test_fadas_worked_out_by_hand() -> None:
 def test_the_first_move_of_fadas_is_the_rate_whatever_the_size_of_the_update() -> None:
     """m̂ = Δ and v̂ = Δ² after the correction of the bias."""
     for size in (1e-4, 1.0, 1e4):
-        assert moves(amsgrad(Constant(0.01), 1, 0.9, 0.99, 1e-12), (size, (1,))) == pytest.approx([0.01], rel=1e-5)
+        assert moves(AMSGrad(Constant(0.01), 1, 0.9, 0.99, 1e-12), (size, (1,))) == pytest.approx([0.01], rel=1e-5)
 
 
 @LIGHT
@@ -314,7 +314,7 @@ def test_diloco_of_period_one_is_dn_of_period_one(fleet: tg.Fleet, seed: int) ->
 @given(st.lists(vectors, min_size=6, max_size=6), st.sampled_from(["sum", "mean", "yogi"]))
 def test_the_adaptive_steps_are_odd_and_bounded(deltas: list[torch.Tensor], second: Any) -> None:
     """Δ turned round turns the move round, and |m| / √v is at most 1 / √(1 − β₂) without momentum."""
-    outer = adaptive(Constant(1.0), second, 0.0, 0.9, 0.1)
+    outer = Adaptive(Constant(1.0), second, 0.0, 0.9, 0.1)
     paths = []
     for sign in (1, -1):
         state, moves_ = outer.init(torch.zeros(3)), []
@@ -329,7 +329,7 @@ def test_the_adaptive_steps_are_odd_and_bounded(deltas: list[torch.Tensor], seco
 @LIGHT
 @given(st.lists(vectors, min_size=8, max_size=8), st.booleans(), st.sampled_from([0.0, 0.5, 0.9]))
 def test_the_outer_momentum_is_that_of_torch(deltas: list[torch.Tensor], nesterov: bool, beta: float) -> None:
-    outer, x = momentum(Constant(0.7), beta, nesterov and beta > 0), torch.zeros(3)
+    outer, x = Momentum(Constant(0.7), beta, nesterov and beta > 0), torch.zeros(3)
     real = torch.nn.Parameter(torch.zeros(3))
     theirs = torch.optim.SGD([real], lr=0.7, momentum=beta, nesterov=nesterov and beta > 0)
     state = outer.init(x)

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from tardygrad.core import algorithm, transforms
+from tardygrad.core import algorithm
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Keep, Method, Mode
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import chain, scale
+from tardygrad.core.transforms import Chain, Clip, Scale
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.theory.prescribed import prescribed
 
@@ -79,9 +79,9 @@ def clip2(
             local_lower=local_lower,
             norm=norm,
         ),
-        outer=chain(
-            transforms.clip(lift("clip", at("clip", clip), finite=False), lift("lower", lower), norm),
-            scale(lift("lr", at("lr", lr))),
+        outer=Chain(
+            Clip(lift("clip", at("clip", clip), finite=False), lift("lower", lower), norm),
+            Scale(lift("lr", at("lr", lr))),
         ),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,

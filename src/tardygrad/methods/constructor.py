@@ -6,13 +6,12 @@ import math
 from typing import TypedDict
 
 from tardygrad import constructors
-from tardygrad.core import torch_inner, transforms
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Dispatch, Method, WeightBy
+from tardygrad.core.optimizers import Optimizer, Options
 from tardygrad.core.privacy import Privacy
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import Transform, chain, scale
+from tardygrad.core.transforms import Chain, Clip, NoSteps, Scale, Transform
 from tardygrad.errors import Invalid
 
 
@@ -49,14 +48,14 @@ def local(
         norm: clip each coordinate, or the norm of the whole vector ("l2").
     """
     if local_lr is None:
-        return transforms.no_steps()
+        return NoSteps()
     if local_clip is None:
         raise Invalid("a clipped method needs `local_clip`, the threshold of its local steps. Use inf for none.")
     rate = lift("local_lr", local_lr)
     plain = optimizer == "SGD" and not options
-    return chain(
-        transforms.clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
-        scale(rate) if plain else torch_inner.optimizer(optimizer, rate, options),
+    return Chain(
+        Clip(lift("local_clip", local_clip, finite=False), lift("local_lower", local_lower), norm),
+        Scale(rate) if plain else Optimizer(optimizer, rate, dict(options or {})),
     )
 
 

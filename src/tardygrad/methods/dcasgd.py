@@ -20,14 +20,14 @@ Differs from the paper in: local steps may be clipped; M and K may be more than 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, Unpack
 
-import torch
 from torch import Tensor
 
 from tardygrad.core.method import Curvature, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import State, Step, Transform, below_one, check_epsilon, scale, stateless
+from tardygrad.core.transforms import Scale, State, Step, Transform, below_one, check_epsilon, zeros
 from tardygrad.errors import check_number
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
@@ -67,11 +67,11 @@ def dcasgd(
     below_one(decay=decay)
     check_epsilon("eps", eps)
     rate = lift("local_lr", local_lr)
-    weigh = by_mean_square(rate, strength, decay, eps) if adaptive else by_square(rate, strength)
+    weigh = ByMeanSquare(rate, strength, decay, eps) if adaptive else BySquare(rate, strength)
     return Method(
         name=f"DC-ASGD-{'a' if adaptive else 'c'}",
         inner=local(local_lr, local_clip),
-        outer=scale(lift("lr", lr)),
+        outer=Scale(lift("lr", lr)),
         compensate=True,
         curvature=Curvature(weigh=weigh, source=source),
         keep=adaptive,
@@ -81,27 +81,33 @@ def dcasgd(
     )
 
 
-def by_square(local_lr: Schedule, strength: float) -> Transform:
+@dataclass(frozen=True)
+class BySquare(Transform):
     """A = (λ₀/η_ℓ) · (η_ℓ g)²."""
 
-    def update(squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        return squares * (strength / max(local_lr(step.round), _TINY)), state
+    local_lr: Schedule
+    strength: float
 
-    return Transform(stateless, update, f"by({local_lr}, {strength})")
+    def update(self, squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        return squares * (self.strength / max(self.local_lr(step.round), _TINY)), state
 
 
-def by_mean_square(local_lr: Schedule, strength: float, decay: float, eps: float) -> Transform:
+@dataclass(frozen=True)
+class ByMeanSquare(Transform):
     """A = (λ₀/η_ℓ) · (η_ℓ g)² / √(MS + ε), MS = m MS + (1 − m) g² from 0."""
 
-    def init(x: Tensor) -> State:
-        return {"mean_square": torch.zeros_like(x)}
+    local_lr: Schedule
+    strength: float
+    decay: float
+    eps: float
 
-    def update(squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        eta = max(local_lr(step.round), _TINY)
-        mean_square = decay * state["mean_square"] + (1 - decay) * (squares / eta**2)
-        return squares * (strength / eta) / (mean_square + eps).sqrt(), {"mean_square": mean_square}
+    def init(self, x: Tensor) -> State:
+        return zeros(x, "mean_square")
 
-    return Transform(init, update, f"by_mean_square({local_lr}, {strength}, decay={decay}, eps={eps})")
+    def update(self, squares: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        eta = max(self.local_lr(step.round), _TINY)
+        mean_square = self.decay * state["mean_square"] + (1 - self.decay) * (squares / eta**2)
+        return squares * (self.strength / eta) / (mean_square + self.eps).sqrt(), {"mean_square": mean_square}
 
 
 _TINY = 1e-12  # with a rate of 0 nothing moves, and there is nothing to correct

@@ -19,11 +19,11 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core import transforms
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Keep, Method, Mode
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
+from tardygrad.core.transforms import Momentum
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -55,7 +55,7 @@ def diloco(
     return Method(
         name="DiLoCo",
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),
-        outer=transforms.momentum(lift("lr", lr), momentum, nesterov=True),
+        outer=Momentum(lift("lr", lr), momentum, nesterov=True),
         keep=keep,
         buffer=buffer,
         mode=mode,

@@ -30,9 +30,9 @@ from typing import Literal, Unpack
 from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
 from tardygrad.core.method import Keep, Method, Mode
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import delayed_nesterov
+from tardygrad.core.transforms import DelayedNesterov
 from tardygrad.errors import check_integer
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
@@ -85,7 +85,7 @@ def dn_dylu(
     return Method(
         name="DN+DyLU" if dylu else "DN",
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),
-        outer=delayed_nesterov(lift("lr", lr), momentum, period, c),
+        outer=DelayedNesterov(lift("lr", lr), momentum, period, c),
         buffer=buffer,
         pace=pace if dylu else None,
         keep=keep,

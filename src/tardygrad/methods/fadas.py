@@ -25,7 +25,7 @@ from typing import Unpack
 
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import LateRate, amsgrad
+from tardygrad.core.transforms import AMSGrad, LateRate
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -63,7 +63,7 @@ def fadas(
     return Method(
         name="FADAS",
         inner=local(local_lr, local_clip),
-        outer=amsgrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
+        outer=AMSGrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
         buffer=buffer,
         mode=mode,
         **settings,

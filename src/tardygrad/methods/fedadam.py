@@ -24,7 +24,7 @@ from typing import Unpack
 from tardygrad import constructors
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import adaptive
+from tardygrad.core.transforms import Adaptive
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -52,7 +52,7 @@ def fedadam(
     >>> str(fedadam(local_lr=0.1, lr=0.01, buffer=10, local_steps=5))
     'FedAdam (synchronous, M=10, K=5)'
     """
-    outer = adaptive(lift("lr", lr), "mean", beta1, beta2, eps, initial=eps**2)
+    outer = Adaptive(lift("lr", lr), "mean", beta1, beta2, eps, initial=eps**2)
     return Method(name="FedAdam", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)
 
 
@@ -74,5 +74,5 @@ def fedyogi(
     >>> str(fedyogi(local_lr=0.1, lr=0.01, buffer=10, local_steps=5))
     'FedYogi (synchronous, M=10, K=5)'
     """
-    outer = adaptive(lift("lr", lr), "yogi", beta1, beta2, eps, initial=eps**2)
+    outer = Adaptive(lift("lr", lr), "yogi", beta1, beta2, eps, initial=eps**2)
     return Method(name="FedYogi", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)

@@ -21,6 +21,7 @@ Differs from the paper in: local steps may be clipped; with M > 1 the mean of M 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal, Unpack
 
 import torch
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from tardygrad.core.method import Method, Mode, Weight
 from tardygrad.core.schedules import Constant, Schedule, lift
-from tardygrad.core.transforms import State, Step, Transform, proximal, scale
+from tardygrad.core.transforms import Proximal, Scale, State, Step, Transform
 from tardygrad.core.weights import Staleness
 from tardygrad.errors import Invalid
 from tardygrad.methods.constructor import MethodSettings, constructor, local
@@ -70,8 +71,8 @@ def fedasync(
     inner = local(local_lr, local_clip)
     return Method(
         name="FedAsync",
-        inner=inner if local_lr is None else proximal(inner, rho),
-        outer=compounded(rate, weight) if compound and weight else scale(rate),
+        inner=inner if local_lr is None or rho == 0 else Proximal(inner, rho),
+        outer=Compounded(rate, weight) if compound and weight else Scale(rate),
         weight=None if compound else weight,
         pull=True,
         buffer=buffer,
@@ -80,14 +81,16 @@ def fedasync(
     )
 
 
-def compounded(lr: Schedule, weight: Weight) -> Transform:
+@dataclass(frozen=True)
+class Compounded(Transform):
     """move = a · direction, with a = η before the first step and a · S(s) of every update from then on."""
 
-    def init(x: Tensor) -> State:
-        return {"mixing": torch.tensor(lr(1), dtype=torch.float64)}
+    lr: Schedule
+    weight: Weight
 
-    def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
-        mixing = state["mixing"] * math.prod(map(weight, step.delays))
+    def init(self, x: Tensor) -> State:
+        return {"mixing": torch.tensor(self.lr(1), dtype=torch.float64)}
+
+    def update(self, direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
+        mixing = state["mixing"] * math.prod(map(self.weight, step.delays))
         return direction * float(mixing), {"mixing": mixing}
-
-    return Transform(init, update, f"compounded({lr}, {weight})")

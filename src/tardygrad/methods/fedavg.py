@@ -20,9 +20,9 @@ from typing import Unpack
 
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Keep, Method, Mode
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import scale
+from tardygrad.core.transforms import Scale
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -50,5 +50,5 @@ def fedavg(
     """
     inner = local(local_lr, local_clip, optimizer, options, norm=norm)
     return Method(
-        name="FedAvg", inner=inner, outer=scale(lift("lr", lr)), keep=keep, buffer=buffer, mode=mode, **settings
+        name="FedAvg", inner=inner, outer=Scale(lift("lr", lr)), keep=keep, buffer=buffer, mode=mode, **settings
     )

@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from typing import Unpack
 
-from tardygrad.core import transforms
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
+from tardygrad.core.transforms import Momentum
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
 
@@ -44,5 +44,5 @@ def fedavgm(
     >>> str(fedavgm(local_lr=0.1, buffer=10, local_steps=5))
     'FedAvgM (synchronous, M=10, K=5)'
     """
-    outer = transforms.momentum(lift("lr", lr), momentum)
+    outer = Momentum(lift("lr", lr), momentum)
     return Method(name="FedAvgM", inner=local(local_lr, local_clip), outer=outer, buffer=buffer, mode=mode, **settings)

@@ -27,9 +27,9 @@ from typing import Literal, Unpack
 
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Denominator, Keep, Method, Mode
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import scale
+from tardygrad.core.transforms import Scale
 from tardygrad.core.weights import Polynomial, Staleness
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
@@ -67,7 +67,7 @@ def fedbuff(
     return Method(
         name="FedBuff",
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),
-        outer=scale(lift("lr", lr)),
+        outer=Scale(lift("lr", lr)),
         weight=weight,
         denominator=denominator,
         pull=toward == "model",

@@ -26,9 +26,9 @@ from typing import Unpack
 from tardygrad.core.clipping import Norm
 from tardygrad.core.dylu import Pace
 from tardygrad.core.method import Keep, Method, Mode, Regions
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import below_one, delayed_nesterov
+from tardygrad.core.transforms import DelayedNesterov, below_one
 from tardygrad.errors import check_integer
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.dn_dylu import LONGEST
@@ -91,14 +91,14 @@ def halos(
     return Method(
         name="HALoS",
         inner=local(local_lr, local_clip, optimizer, options, norm=norm),
-        outer=delayed_nesterov(lift("region_lr", region_lr), region_momentum, region_period),
+        outer=DelayedNesterov(lift("region_lr", region_lr), region_momentum, region_period),
         keep=keep,
         pace=Pace(rounding="ceil") if dylu else None,
         regions=Regions(
             sizes=regions,
             every=every,
             blend=blend,
-            outer=delayed_nesterov(lift("lr", lr), momentum, period),
+            outer=DelayedNesterov(lift("lr", lr), momentum, period),
             exchange=exchange,
         ),
         buffer=buffer,

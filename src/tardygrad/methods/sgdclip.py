@@ -21,9 +21,9 @@ from typing import Literal, Unpack
 from tardygrad.core import algorithm
 from tardygrad.core.clipping import Norm
 from tardygrad.core.method import Keep, Method, Mode
+from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.torch_inner import Options
-from tardygrad.core.transforms import scale
+from tardygrad.core.transforms import Scale
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.theory.prescribed import prescribed
 
@@ -71,7 +71,7 @@ def sgdclip(
             local_lower=local_lower,
             norm=norm,
         ),
-        outer=scale(lift("lr", at("lr", lr))),
+        outer=Scale(lift("lr", at("lr", lr))),
         weight=algorithm.downplay if downplay else None,
         compensate=compensate,
         keep=keep,

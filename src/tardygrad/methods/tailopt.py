@@ -25,10 +25,9 @@ from __future__ import annotations
 import math
 from typing import Literal, Unpack
 
-from tardygrad.core import transforms
 from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
-from tardygrad.core.transforms import adaptive, chain, scale
+from tardygrad.core.transforms import Adaptive, Chain, Clip, Scale, Transform
 from tardygrad.errors import Invalid
 from tardygrad.methods.constructor import MethodSettings, constructor, local
 
@@ -90,12 +89,12 @@ def tailopt(
     _unused(not clips, "local_lower", local_lower, 0.0, f"inner={inner!r}")
     rate = lift("lr", lr)
     if outer == "avg":
-        server = scale(rate)
+        server: Transform = Scale(rate)
     elif outer == "biclip":
-        server = chain(transforms.clip(lift("clip", clip, finite=False), lift("lower", lower)), scale(rate))
+        server = Chain(Clip(lift("clip", clip, finite=False), lift("lower", lower)), Scale(rate))
     else:
         first = beta1 if outer == "adam" else 0.0
-        server = adaptive(rate, "sum" if outer == "adagrad" else "mean", first, beta2, eps, unbiased=unbiased)
+        server = Adaptive(rate, "sum" if outer == "adagrad" else "mean", first, beta2, eps, unbiased=unbiased)
     return Method(
         name=_SQUARED.get((outer, inner)) or f"{_WORDS[outer]}-{_WORDS[inner]}",
         inner=local(

@@ -12,8 +12,8 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
+from tardygrad.core.optimizers import Optimizer
 from tardygrad.core.schedules import Constant, Power
-from tardygrad.core.torch_inner import optimizer
 from tests.measure_memory import Wide
 
 CLASSES = sorted(
@@ -70,7 +70,7 @@ def test_an_optimizer_or_options_that_cannot_be_are_refused_in_a_line(name: str,
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "NAdam", "Adagrad"])
 def test_a_step_changes_none_of_its_arguments(name: str) -> None:
-    inner = optimizer(name, Constant(0.1), {"weight_decay": 0.1})
+    inner = Optimizer(name, Constant(0.1), {"weight_decay": 0.1})
     direction, x = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 4.0])
     _, state = inner.update(direction, {}, tg.Step(1, x=x))
     before = {key: value.clone() for key, value in state.items()}
@@ -82,7 +82,7 @@ def test_a_step_changes_none_of_its_arguments(name: str) -> None:
 
 
 def test_the_rate_is_read_at_the_round_and_decay_sees_the_model() -> None:
-    inner = optimizer("AdamW", Power(0.5, -1.0), {"weight_decay": 0.1, "eps": 1e-12})
+    inner = Optimizer("AdamW", Power(0.5, -1.0), {"weight_decay": 0.1, "eps": 1e-12})
     moves = [
         inner.update(torch.tensor([2.0]), {}, tg.Step(round, x=torch.tensor([x])))[0].item()
         for round, x in ((1, 0.0), (5, 0.0), (1, 10.0))

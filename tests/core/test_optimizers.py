@@ -57,7 +57,7 @@ def test_every_optimizer_of_torch_keeps_its_state_through_a_run_or_says_why_it_c
         ("Adam", {"betas": [0.9]}, "`options.betas` must be a pair, got [0.9]."),
         ("Adam", {"betas": "high"}, "`options.betas` must be a pair, got 'high'."),
         ("Adam", {"eps": 10**400}, "`options.eps` must be a number, got 1000"),
-        ("SGD", {"maximize": "x"}, "`options.maximize` must be True or False, got 'x'."),
+        ("SGD", {"maximize": "x"}, "`options.maximize` must be true or false, got 'x'."),
         ("Adam", {"capturable": True}, "got {'capturable': True}: If capturable=True"),
     ],
 )

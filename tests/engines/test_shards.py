@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tardygrad as tg
 from tardygrad.core.messages import Parts, Refused
+from tardygrad.core.vectors import Held
 from tardygrad.engines.contract import Pending
 from tardygrad.engines.ray.server_shards import ServerShard, ShardedVectors, bounds, check_shards
 from tardygrad.engines.wire import BLOCK, send, unpack
@@ -110,12 +111,12 @@ def same(one: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def alike(sliced: Any, whole: Any) -> None:
+def alike(sliced: Held, whole: Held) -> None:
     """The same vectors to the bit, and the same state but for `clipped`, a share that each slice has of its own."""
     assert torch.equal(sliced.x, whole.x)
     assert (sliced.sum is None) == (whole.sum is None)
     assert sliced.sum is None or torch.equal(sliced.sum, whole.sum)
-    states = [{name: v for name, v in one.state.items() if name != "clipped"} for one in (sliced, whole)]
+    states = [{name: v for name, v in one.outer.items() if name != "clipped"} for one in (sliced, whole)]
     assert same(*states)
     assert same(sliced.past, whole.past)
 
@@ -144,7 +145,7 @@ def follow(one: tg.Method, shards: int) -> None:
             for name in near:
                 assert getattr(heard, name) == pytest.approx(getattr(told, name), rel=1e-5, abs=1e-9)
             assert heard.norms == pytest.approx(told.norms, rel=1e-5)
-            alike(sliced.vectors, whole.vectors)
+            alike(sliced.vectors.held, whole.vectors.held)
     assert sliced.vectors.finite()
 
 
@@ -196,7 +197,7 @@ def test_a_private_update_that_is_not_finite_in_one_slice_counts_as_nothing_in_a
         whole.receive(update)
         give(sliced, update, 0.0, 3)
     assert whole.round == sliced.round == 1
-    alike(sliced.vectors, whole.vectors)
+    alike(sliced.vectors.held, whole.vectors.held)
     assert sliced.vectors.finite()
 
 
@@ -228,7 +229,7 @@ def test_whatever_they_travel_as(wire: Any) -> None:
         give(sliced, update, 0.0, 3, wire)
         jobs |= {job.client: job for job in sent}
     assert whole.round == 2
-    alike(sliced.vectors, whole.vectors)
+    alike(sliced.vectors.held, whole.vectors.held)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -242,13 +243,12 @@ def test_what_is_wrong_in_one_slice_is_refused_by_all(at: int, vector: str, bad:
     good = [tg.work(job._replace(x=here.init(0)), here, one) for job in jobs]
     for each in (server, clean):
         give(each, good[0], 1.0, 3)
-    assert server.vectors.sum is not None
-    before = server.vectors.sum.clone()
+    before = server.vectors.held.sum
     spoilt = getattr(good[1], vector).clone()
     spoilt[at] = bad
     happened, (again,) = give(server, good[1]._replace(**{vector: spoilt}), 2.0, 3)
     assert happened == Refused(1, 0, 0, "not finite")
-    assert torch.equal(server.vectors.sum, before)
+    assert torch.equal(server.vectors.held.sum, before)
     assert (again.client, again.serial) == (1, 1)
     for each in (server, clean):
         give(each, good[2], 3.0, 3)
@@ -289,21 +289,21 @@ def test_what_is_put_is_read_again_by_any_number_of_slices(name: str, tmp_path: 
     for _ in tg.drive(whole, tg.SimPool(here, one, fleet()), 6):
         if whole.round == 5 and len(whole.buffer) == 2:
             break
-    held = whole.vectors
+    held = whole.vectors.held
     for shards in (1, 2, 3):
         sliced = cut(one, here.init(1), shards)
-        sliced.put(held.x, held.sum, held.state, held.past)
-        alike(sliced, held)
-        assert same(sliced.state, held.state)
+        sliced.put(held)
+        alike(sliced.held, held)
+        assert same(sliced.held.outer, held.outer)
         again = cut(one, here.init(2), 4 - shards)
-        again.put(sliced.x, sliced.sum, sliced.state, sliced.past)
-        alike(again, held)
+        again.put(sliced.held)
+        alike(again.held, held)
         steps = [vectors.advance(7, (1, 2, 1), 3.0) for vectors in (sliced, again)]
         assert steps[0][1:] == pytest.approx(steps[1][1:], rel=1e-5)
         assert torch.equal(sliced.x, again.x)
-        assert (sliced.sum, again.sum) == (None, None)
+        assert (sliced.held.sum, again.held.sum) == (None, None)
     server = served(one, here.init(0), 3)
-    server.vectors.put(held.x, held.sum, held.state, {})
+    server.vectors.put(held._replace(past={}))
     server.round, server.buffer = whole.round, list(whole.buffer)
     (tmp_path / "checkpoints").mkdir()
     checkpoint.save(tmp_path / "checkpoints", checkpoint.capture(server, Pending(0.0, [], [])))
@@ -312,19 +312,19 @@ def test_what_is_put_is_read_again_by_any_number_of_slices(name: str, tmp_path: 
     for fresh in (served(one, here.init(0), 2), tg.Server(one, here.init(0), clients=12, seed=0)):
         checkpoint.apply(saved, fresh)
         assert (fresh.round, len(fresh.buffer)) == (5, 2)
-        alike(fresh.vectors, SimpleNamespace(x=held.x, sum=held.sum, state=held.state, past={}))
+        alike(fresh.vectors.held, held._replace(past={}))
 
 
 def test_a_put_sum_is_added_to_and_not_what_was_given() -> None:
     one, here = MAKE["clip2"]("client"), wide()
     total = torch.ones(D)
     sliced = cut(one, here.init(0), 3)
-    sliced.put(here.init(0), total, {}, {})
+    sliced.put(Held(here.init(0), total, {}, {}))
     update = tg.Update(0, 0, 0, torch.ones(D), steps=1, loss=0.0)
     update = update._replace(delta=parts(update, 3))
     assert sliced.validate(update, None) == pytest.approx(math.sqrt(D))
     sliced.fold(update, 1.0)
-    assert torch.equal(sliced.sum, torch.full((D,), 2.0))  # type: ignore[arg-type]
+    assert torch.equal(sliced.held.sum, torch.full((D,), 2.0))  # type: ignore[arg-type]
     assert torch.equal(total, torch.ones(D))
 
 
@@ -333,14 +333,14 @@ def test_a_model_that_is_not_finite_in_one_slice_is_not_finite() -> None:
     for at in (0, D - 1):
         sliced, total = cut(one, here.init(0), 3), torch.zeros(D)
         total[at] = math.inf
-        sliced.put(here.init(0), total, {}, {})
+        sliced.put(Held(here.init(0), total, {}, {}))
         assert sliced.finite()
         sliced.advance(1, (1,), 1.0)
         assert not sliced.finite()
         whole = sliced.x
-        sliced.put(here.init(0), None, {}, {})
+        sliced.put(Held(here.init(0), None, {}, {}))
         assert sliced.finite()
-        sliced.put(whole, None, {}, {})
+        sliced.put(Held(whole, None, {}, {}))
         assert not sliced.finite()
         sliced.close()
         assert torch.equal(sliced.x.isfinite(), whole.isfinite())

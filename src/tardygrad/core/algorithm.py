@@ -49,7 +49,7 @@ from tardygrad.core.privacy import BLOCK, GaussianMechanism, RoundNoise
 from tardygrad.core.roster import Roster
 from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
-from tardygrad.core.vectors import VectorStore
+from tardygrad.core.vectors import Held, VectorStore
 from tardygrad.core.weights import SampleShares
 from tardygrad.errors import Invalid
 
@@ -237,9 +237,13 @@ class LocalVectors:
     def finite(self) -> bool:
         return bool(self.x.isfinite().all())
 
-    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+    @property
+    def held(self) -> Held:
+        return Held(self.x, self.sum, self.state, self.past)
+
+    def put(self, held: Held) -> None:
+        x, self.sum, self.state, self.past = held
         self._set(x)
-        self.sum, self.state, self.past = total, state, past
 
 
 class Server:
@@ -399,10 +403,10 @@ class Server:
 
     def snapshot(self) -> dict[str, Any]:
         """The state between two messages, without past models: plain data with messages and tensors in it."""
-        total, speeds = self.vectors.sum, self.speeds.snapshot() if self.speeds else None
-        return {
-            "round": self.round, "x": self.x, "sum": None if total is None else total.clone(), "speeds": speeds,
-            "outer": self.vectors.state, "module_buffers": self.module_buffers, "buffer": self.buffer,
+        held, speeds = self.vectors.held, self.speeds.snapshot() if self.speeds else None
+        total = None if held.sum is None else held.sum.clone()  # it changes in place
+        return held._replace(sum=total, past={})._asdict() | {
+            "round": self.round, "module_buffers": self.module_buffers, "buffer": self.buffer, "speeds": speeds,
             "client_states": self.client_states, "roster": self.roster.snapshot(), "privacy": self.privacy.snapshot(),
         }  # fmt: skip
 
@@ -415,4 +419,4 @@ class Server:
             self.speeds.restore(state["speeds"])
         self.privacy.restore(state.get("privacy"))  # older checkpoints have none
         past = {s: starts.get(s, state["x"]) for s in self.roster.holders}
-        self.vectors.put(state["x"], state["sum"], state["outer"], past)
+        self.vectors.put(Held(**{name: state[name] for name in Held._fields})._replace(past=past))

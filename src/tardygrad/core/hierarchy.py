@@ -130,7 +130,7 @@ class HierarchicalServer:
                 self._post(RegionMessage(due + self.plan.exchange, r, False, as_vector(job.x), job.module_buffers))
                 continue
             blend = torch.lerp(region.x, vector, self.plan.blend)  # θ ← (1 − α) θ + α x
-            region.vectors.put(blend, region.vectors.sum, region.vectors.state, {})
+            region.vectors.put(region.vectors.held._replace(x=blend))
             if region.module_buffers and module_buffers:
                 floats = torch.lerp(region.module_buffers.floats, module_buffers.floats, self.plan.blend)
                 region.module_buffers = ModuleBuffers(floats, module_buffers.ints)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tardygrad.core.kernels import Outcome
 from tardygrad.core.messages import ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.privacy import RoundNoise
 from tardygrad.core.transforms import State
+
+
+class Held(NamedTuple):
+    """Every vector that a server holds: the one list of them, for stores, checkpoints and regions.
+
+    A new kind is a field here, and what `LocalVectors` does with it.
+    """
+
+    x: Vector  # x_{t−1}
+    sum: Vector | None  # Σ_i contribution_i of the current round; None before its first update
+    outer: State  # of the outer step
+    past: dict[int, Vector]  # the past models x_s that jobs at work started from
 
 
 class VectorStore(Protocol):
@@ -22,16 +34,8 @@ class VectorStore(Protocol):
         """x_{t−1}."""
 
     @property
-    def sum(self) -> Vector | None:
-        """Σ_i contribution_i of the current round, None before its first update."""
-
-    @property
-    def state(self) -> State:
-        """The state of the outer step."""
-
-    @property
-    def past(self) -> dict[int, Vector]:
-        """The past models x_s that jobs at work started from."""
+    def held(self) -> Held:
+        """All vectors."""
 
     def validate(self, update: Update, module_buffers: ModuleBuffers | None) -> float | Reason:
         """‖δ_i‖ of a valid update, or the reason to refuse it."""
@@ -54,5 +58,5 @@ class VectorStore(Protocol):
     def finite(self) -> bool:
         """Whether x is finite."""
 
-    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+    def put(self, held: Held) -> None:
         """Replace all vectors, such as by those of a checkpoint."""

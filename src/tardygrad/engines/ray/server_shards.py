@@ -26,7 +26,8 @@ from tardygrad.core.kernels import Outcome
 from tardygrad.core.messages import NOTHING, ModuleBuffers, Parts, Reason, Update, Vector
 from tardygrad.core.method import Method
 from tardygrad.core.privacy import BLOCK, RoundNoise
-from tardygrad.core.transforms import State, Step, Transform
+from tardygrad.core.transforms import Step, Transform
+from tardygrad.core.vectors import Held
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Invalid, WorkFailed, check_integer
@@ -109,13 +110,17 @@ class ServerShard:
     def ping(self) -> None:
         """Return at once: a sign of life."""
 
-    def read(self, name: str) -> Any:
-        """A vector, or a dictionary of vectors (the outer state by name, past models by round)."""
-        return tree_map_only(Tensor, Tensor.numpy, getattr(self.vectors, name))
+    def x(self) -> np.ndarray:
+        """This slice of the model."""
+        return self.vectors.x.numpy()
+
+    def held(self) -> Any:
+        """This slice of all vectors, as arrays."""
+        return tree_map_only(Tensor, Tensor.numpy, tuple(self.vectors.held))
 
     def put(self, *vectors: Any) -> None:
-        """Replace all vectors; the arguments are those of `LocalVectors.put`, as arrays."""
-        self.vectors.put(*tree_map_only(Tensor, Tensor.clone, tensors(vectors)))
+        """Replace all vectors; the arguments are the fields of `Held`, as arrays."""
+        self.vectors.put(Held(*tree_map_only(Tensor, Tensor.clone, tensors(vectors))))
 
 
 class ShardedVectors:
@@ -148,24 +153,16 @@ class ShardedVectors:
 
     @property
     def start(self) -> Parts:
-        self._start = self._start or Parts(tuple(actor.read.remote("x") for actor in self.actors))
+        self._start = self._start or Parts(tuple(actor.x.remote() for actor in self.actors))
         return self._start
 
     @property
     def x(self) -> Vector:
-        return cast(Vector, self._read("x")) if self._x is None else self._x
+        return cast(Vector, tree_map(_joined, *self._all("x"))) if self._x is None else self._x
 
     @property
-    def sum(self) -> Vector | None:
-        return cast("Vector | None", self._read("sum"))
-
-    @property
-    def state(self) -> State:
-        return cast(State, self._read("state"))
-
-    @property
-    def past(self) -> dict[int, Vector]:
-        return cast("dict[int, Vector]", self._read("past"))
+    def held(self) -> Held:
+        return Held(*tree_map(_joined, *self._all("held")))
 
     def check(self) -> None:
         """Raise `WorkFailed` if a shard has died."""
@@ -221,21 +218,16 @@ class ShardedVectors:
     def finite(self) -> bool:
         return self._finite
 
-    def put(self, x: Vector, total: Vector | None, state: State, past: dict[int, Vector]) -> None:
+    def put(self, held: Held) -> None:
         self._start = None
-        vectors = (x, total, state, past)
-        slices = [tree_map_only(Tensor, partial(self._slice, i), vectors) for i in range(len(self.actors))]
+        slices = [tree_map_only(Tensor, partial(self._slice, i), tuple(held)) for i in range(len(self.actors))]
         self._get([actor.put.remote(*each) for actor, each in zip(self.actors, slices, strict=True)])
-        self._finite = bool(x.isfinite().all())
+        self._finite = bool(held.x.isfinite().all())
 
     def _slice(self, i: int, v: Tensor) -> np.ndarray:
         """Slice i of a vector. Any other tensor (a step counter) goes to every shard as it is."""
         is_vector = v.shape == (self._bounds[-1],)
         return (v[self._bounds[i] : self._bounds[i + 1]] if is_vector else v).numpy()
-
-    def _read(self, name: str) -> Any:
-        """A vector, or a dictionary of vectors, joined from its slices."""
-        return tree_map(_joined, *self._all("read", name))
 
     def _send(self, method: str, *args: Any) -> None:
         """Call a method of every shard without waiting; an error is raised by the next `_get`."""

@@ -130,8 +130,8 @@ def ready() -> type:
                     self.made = really(job, task, method)
                 return self.made._replace(client=job.client, serial=job.serial, round=job.round, loss=time.monotonic())
 
-            really = worker.perform
-            with patch.object(worker, "perform", perform):
+            really = worker.perform_in_time
+            with patch.object(worker, "perform_in_time", perform):
                 return super().work(*given)
 
     return Ready

@@ -10,7 +10,6 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.doctor.clock_run import run_clock
-from tardygrad.engines.fleet_clock import FleetClock
 from tardygrad.runs.events import Dispatch, Sleep, Wake, read_events
 from tardygrad.runs.history import read_history
 from tardygrad.runs.loop import clock_only
@@ -189,24 +188,6 @@ def test_sleep_is_no_idle_time_of_a_planned_run() -> None:
         assert run_clock(method_of(), fleet, rounds=100).idle == pytest.approx(0.0, abs=0.01)
     half = fleet_of(1.0, 1.0).during([(0, 10)], client=0, period=30)
     assert run_clock(method_of("client", 1, concurrency=1), half, rounds=90).idle == pytest.approx(0.25, abs=0.02)
-
-
-def test_real_time_engines_have_the_same_nights() -> None:
-    """The clock that Ray's engine shares with the simulator, at half a real second for each of the fleet's."""
-    fleet = replace(fleet_of(3.0, 1.0), at_window_end="cancel").during([(2, 4)], client=0, period=10)
-    fleet = fleet.crash(client=1, at=1)
-    task: Any = tg.tasks.clock(clients=2)
-    clock = FleetClock(task, method_of(), fleet, 0.5)
-    assert clock.asleep == (0,)
-    assert [(clock.next_at, clock.pop()) for _ in range(4)] == [
-        (0.5, tg.Lost(1)), (1.0, tg.Awake(0)), (2.0, tg.Asleep(0, "cancel")), (6.0, tg.Awake(0)),
-    ]  # fmt: skip
-    job = tg.Job(0, 0, 0, task.init(0), 1, None, 0)
-    assert clock.due(job, 6.0) == float("inf")  # 3 s do not fit into a window of 2 s
-    assert [clock.returns(0, now) for now in (0.0, 1.5)] == [tg.Asleep(0), tg.Joined(0)]
-    again = FleetClock(task, method_of(), fleet, 0.5)
-    again.resume(clock.calendar, 6.0)
-    assert (again.asleep, again.next_at, again.pop()) == ((), 7.0, tg.Asleep(0, "cancel"))
 
 
 def test_an_unknown_setting_is_refused() -> None:

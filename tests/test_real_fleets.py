@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.engines.fleet_clock import FleetClock, RoundTrips, Spells, matched
+from tardygrad.engines.fleet_clock import RoundTrips, Spells, matched
 from tardygrad.fleet import AvailabilityFile, Available, Diurnal, Slow, SlowSpells
 from tardygrad.runs.export import export
 from tardygrad.runs.history import read_history
@@ -75,16 +75,6 @@ def test_a_group_has_a_dropout_of_its_own_and_a_crash_takes_the_job_first() -> N
     assert fleet.dropouts == (0.5,) * 10 + (0.0,) * 10
     crashed = fleet_of(5.0, 5.0).dropping(0.9).crash(client=0, at=0.0)
     assert [line for line in history(crashed, messages=6) if line[2] == 0] == [(0.0, "lost", 0)]
-
-
-def test_real_time_engines_drop_the_same_jobs() -> None:
-    fleet, task = fleet_of(4.0, 4.0).dropping(0.5), tg.tasks.clock(clients=2)
-    sim = [t for t, kind, who in history(fleet, messages=30) if kind == "lost" and who == 0]
-    clock = FleetClock(task, method_of(), fleet, 0.5)
-    serial, now = 0, 0.0
-    while clock.due(tg.Job(0, serial, 0, task.init(0), 1, None, 0), now) < math.inf:
-        serial, now = serial + 1, now + 2.0
-    assert (clock.next_at, clock.pop(), clock.pop()) == (pytest.approx(sim[0] / 2), tg.Lost(0), tg.Joined(0))
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, math.nan])

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # the public names; these lines are read below, too
     from tardygrad.engines.ray.pool import RayPool as RayPool
     from tardygrad.engines.scripted import ScriptedPool as ScriptedPool
     from tardygrad.engines.sim.pool import SimPool as SimPool
+    from tardygrad.engines.slowed import slowed as slowed
     from tardygrad.engines.threads import ThreadPool as ThreadPool
     from tardygrad.errors import Diverged as Diverged
     from tardygrad.errors import Interrupted as Interrupted

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tardygrad.engines.deadlines import OWN, Deadlines
+from tardygrad.engines.real_time import OWN, Deadlines
 
 
 def after(times: Iterable[tuple[int, float]], *, patience: float = 10.0, grace: float = 0.0) -> Deadlines:

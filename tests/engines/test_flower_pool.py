@@ -22,11 +22,11 @@ from torch import nn
 
 import tardygrad as tg
 from tardygrad.core.messages import Job
-from tardygrad.engines.deadlines import LOSSES
 from tardygrad.engines.flower import nodes as node_list
 from tardygrad.engines.flower import pool as flower_pool
 from tardygrad.engines.flower import records
 from tardygrad.engines.flower.connection import NodeReply, parent_has_ended
+from tardygrad.engines.real_time import LOSSES
 from tardygrad.engines.wire import send
 from tests.engines.contract import CLIENTS, PoolContract
 

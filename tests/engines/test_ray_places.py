@@ -19,8 +19,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import tardygrad as tg
 from tardygrad.constructors import call_of
+from tardygrad.engines import real_time
 from tardygrad.engines.ray import connection
-from tardygrad.engines.ray import pool as ray_pool
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import Places
 from tardygrad.runs.events import Arrival, Dispatch, read_events
@@ -145,7 +145,7 @@ def test_a_place_that_does_not_exist_ends_a_run_that_cannot_go_on(
     place: Any = {"c0": "nowhere", "c1": "zone=b"}
     pool = tg.RayPool(task, method, workers=2, place=place, cpus_per_worker=0.1, evaluate="between")
     with pool:
-        monkeypatch.setattr(ray_pool, "TIMEOUT", 4.0)
+        monkeypatch.setattr(real_time, "TIMEOUT", 4.0)
         with pytest.raises(tg.WorkFailed, match=said):
             tg.train(method, task, pool, rounds=3, evaluate_every=0)
         workers = [*pool.workers.starting.values(), pool.workers.free[0]]

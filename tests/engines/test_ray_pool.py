@@ -24,13 +24,12 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Job
 from tardygrad.core.own_loop import OwnLoop, Trained
+from tardygrad.engines import real_time
 from tardygrad.engines.contract import Pending
-from tardygrad.engines.deadlines import LOSSES
 from tardygrad.engines.ray import connection as joining
-from tardygrad.engines.ray import pool as cluster
 from tardygrad.engines.ray.session import Session
+from tardygrad.engines.real_time import LOSSES
 from tardygrad.errors import Interrupted
-from tardygrad.fleet import Group, Integer
 from tardygrad.runs.events import Arrival, read_events
 from tests.engines.contract import CLIENTS, Broken, PoolContract
 from tests.forkserver import Program
@@ -106,7 +105,7 @@ class Scene:
         """Let what is under way arrive, and all workers come back."""
         for path in self.folder.iterdir():
             path.unlink(missing_ok=True)
-        self.pool.deadlines.end = math.inf
+        self.pool.deadline = math.inf
         with suppress(Interrupted):  # a run that was stopped
             self.pool.next()
         while self.pool.next() is not None:
@@ -334,26 +333,8 @@ def test_workers_come_and_go(scene: Scene) -> None:
     scene.gather()
 
 
-def test_the_fleets_faults_are_those_of_the_simulator(scene: Scene) -> None:
-    fleet = tg.Fleet((Group("any", 3, Integer(1, 3)),)).slowed(client=0, at=2.0, factor=2.0)
-    fleet = fleet.faulty(client=0, job=1, sends="nan").faulty(client=1, job=1, sends="twice")
-    fleet = fleet.crash(client=2, at=4.5, back=8.5)
-    task = tg.tasks.quadratic(clients=3, dimension=4)
-    settings: Any = {"workers": 3, "evaluate": "between", "cpus_per_worker": 0.0}
-    with tg.RayPool(task, METHOD, **settings, fleet=fleet, second=0.25) as pool:
-        assert not pool.beside
-        run = tg.train(METHOD, task, pool, rounds=8)
-    virtual = tg.simulate(METHOD, task, fleet, rounds=8)
-    for one in (run, virtual):
-        assert one.summary().refused == {"not finite": 1, "finished job": 1}
-        assert [line[:2] for line in one.script if line[0] in ("lose", "join")] == [("lose", 2), ("join", 2)]
-    lost, back = (line[2] for line in run.script if line[0] in ("lose", "join"))
-    assert (lost >= 4.5 * 0.25, back >= 8.5 * 0.25) == (True, True)  # by how much is the machine's affair
-    assert ray.is_initialized()  # it was there before
-
-
 def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "TIMEOUT", 1.0)
+    monkeypatch.setattr(real_time, "TIMEOUT", 1.0)
     with tg.RayPool(scene.task, METHOD, workers=2, cpus_per_worker=1000.0, evaluate="between") as pool:
         pool.submit(scene.jobs()[0])
         said = "0 of 2 workers have started: each takes 1000 CPUs and 0 GPUs, and the cluster has 3 and 0."
@@ -375,8 +356,8 @@ def test_a_pool_that_was_idle_for_long_has_workers(scene: Scene, monkeypatch: py
     """Its only worker is free again before the next job is assigned."""
     scene.gather()
     others = [scene.pool.workers.take(None, None) for _ in range(2)]
-    monkeypatch.setattr(cluster, "TIMEOUT", 5.0)
-    scene.pool._last_worker -= 10.0
+    monkeypatch.setattr(real_time, "TIMEOUT", 5.0)
+    scene.pool._last_sign -= 10.0
     for job in scene.jobs():
         scene.pool.submit(job)
     assert len(list(iter(scene.pool.next, None))) == CLIENTS
@@ -475,14 +456,10 @@ def test_a_driver_that_ray_ends_says_what_happened_and_how_to_go_on() -> None:
         ({"address": "ray://head:10001"}, "`address` must be 'auto' or host:port"),
         ({"cpus_per_worker": -1.0}, "`cpus_per_worker` must be a finite number, 0 or more, got -1.0"),
         ({"grace": float("inf")}, "`grace` must be a finite number, 0 or more, got inf"),
-        ({"second": float("nan")}, "`second` must be 0, or a number of seconds from 1e-6 to 86,400, got nan"),
         ({"gpus_per_worker": 1.5}, "`gpus_per_worker` must be a fraction of a GPU or a whole number, got 1.5"),
         ({"gpus_per_worker": 1.0}, "`gpus_per_worker` needs a task that can be moved"),
         ({"patience": float("nan")}, "`patience` must be a number, 0 or more, got nan"),
         ({"evaluate": "never"}, "`evaluate` must be one of beside, between, got 'never'"),
-        ({"second": 0.1}, "`second` needs a fleet, got second=0.1 without one"),
-        ({"second": 0.1, "fleet": tg.Fleet.paper(clients=7)}, "same number of clients, got 6 and 7"),
-        ({"fleet": tg.Fleet.paper(clients=6).crash(client=0, at=1.0)}, "got second=0. Set engine.second"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_starts(wrong: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -526,20 +503,18 @@ def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
 ) -> None:
     monkeypatch.setattr(Session, "check", lambda session: None)
     task = moody(tmp_path)
-    fleet = tg.Fleet.paper(clients=CLIENTS).crash(client=5, at=1.0, back=1000.0)
-    pool = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
+    pool = tg.RayPool(task, METHOD)
     x = task.init(0)
     for client in (1, 3):
         pool.submit(Job(client, 7, 0, x, 2, None, 0))
     pending = pool.pending()
-    assert Counter(pending.due) == Counter([(0.0, 1, 7), (0.0, 3, 7), (1.0, 5, -2), (1000.0, 5, -1)])
+    assert Counter(pending.due) == Counter([(0.0, 1, 7), (0.0, 3, 7)])
     assert not pending.jobs
-    again = tg.RayPool(task, METHOD, fleet=fleet, second=1.0)
+    again = tg.RayPool(task, METHOD)
     again.restore(pending._replace(now=2.0))
     assert again.now >= 2.0
-    expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3), tg.Lost(5)]
-    assert [again.next() for _ in range(5)] == expected
-    assert again.fleet_clock.calendar == [(1000.0, 5, -1)]
+    expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3)]
+    assert [again.next() for _ in range(4)] == expected
 
 
 def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
@@ -605,22 +580,3 @@ def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: 
     assert again
     assert again[0] == scores[0]
     assert asked.deaths == 1
-
-
-def test_the_servers_time_is_spent_before_every_update_and_can_be_interrupted(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene.pool.begin()
-    monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 0.4)
-    for job in scene.jobs()[:3]:
-        scene.pool.submit(job)
-    began = scene.pool.now
-    assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(2))
-    assert scene.pool.now - began > 0.8
-    wait_for(lambda: scene.pool._collect(0.1) or scene.pool.ready)
-    monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 600.0)
-    threading.Timer(0.3, scene.pool.interrupt).start()
-    with pytest.raises(Interrupted):
-        scene.pool.next()
-    monkeypatch.setattr(scene.pool.fleet_clock, "server_time", 0.0)
-    assert isinstance(scene.pool.next(), tg.Update)

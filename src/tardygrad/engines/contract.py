@@ -63,7 +63,7 @@ class Pool(ABC):
     method: Method | None = None
     """The method whose local work the workers do; None: any."""
     fleet: Fleet | None = None
-    """The fleet whose runtimes and failures the engine simulates or emulates."""
+    """The fleet whose runtimes and failures the engine simulates, or whose runtimes its jobs take."""
     wire: Wire = "float32"
     """The number format of updates in transit."""
     parallel: int | None = None

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
 from statistics import NormalDist
 
 import torch
 
 from tardygrad import streams
-from tardygrad.core.messages import Asleep, Job, Joined, Lost, Message, Update, as_vector
+from tardygrad.core.messages import Job, Update, as_vector
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task, ids_of
-from tardygrad.engines.attendance import DROPS, LOST, Attendance, Entry
+from tardygrad.engines.attendance import Attendance
 from tardygrad.errors import Invalid, is_number
 from tardygrad.fleet import Available, Distribution, Fleet, Link, Runtime, Slow, SlowSpells
 from tardygrad.fleet.runtimes import capped_exp
@@ -229,86 +228,3 @@ def round_trips(task: Task, method: Method, fleet: Fleet) -> RoundTrips:
         raise Invalid(f"task and fleet must have the same number of clients, got {counts}.")
     message, work = 4 * task.parameters, method.local_steps or method.local_epochs or 1
     return RoundTrips(fleet, message, message * (2 if method.compensate else 1), work)
-
-
-class FleetClock:
-    """Runtimes and failures of a fleet, scaled to real seconds.
-
-    Args:
-        second: real seconds for each second of the fleet; 0 ignores the fleet.
-    """
-
-    def __init__(self, task: Task, method: Method, fleet: Fleet | None, second: float) -> None:
-        if not (is_number(second) and (second == 0 or 1e-6 <= second <= 86_400)):
-            raise Invalid(f"`second` must be 0, or a number of seconds from 1e-6 to 86,400, got {second!r}.")
-        self.second, self.server_time = second, 0.0
-        self.calendar: list[Entry] = []
-        self.asleep: tuple[int, ...] = ()  # when the run begins
-        self.corrupted, self.duplicated = frozenset[tuple[int, int]](), frozenset[tuple[int, int]]()
-        self._round_trips: RoundTrips | None = None
-        if not second:
-            events = (fleet.crashes, fleet.slow, fleet.slow_spells, fleet.available, fleet.faults) if fleet else ()
-            if fleet and any((*events, *fleet.dropouts)):
-                raise Invalid(
-                    "a fleet with crashes, dropouts, faults, slow-downs or hours of availability needs real seconds, "
-                    "got second=0. Set engine.second, or leave these out of the fleet."
-                )
-            return
-        if fleet is None:
-            raise Invalid(f"`second` needs a fleet, got second={second:g} without one.")
-        self._round_trips = round_trips(task, method, fleet)
-        self.attendance = self._round_trips.attendance
-        self.calendar, self.asleep = self.attendance.calendar(), self.attendance.asleep()
-        self.server_time = fleet.server_time * second
-        self.corrupted, self.duplicated = fleet.sending("nan"), fleet.sending("twice")
-
-    def due(self, job: Job, now: float) -> float:
-        """When a job sent now returns; 0 without a fleet. inf if never: it is lost with its client, or cancelled."""
-        if self._round_trips is None:
-            return 0.0
-        sent = now / self.second
-        due = self._round_trips.due(job.client, job.serial, job.seed, job.steps or job.epochs, sent)
-        if (drops_at := self._round_trips.drops_at(job, sent, due)) is not None:
-            due = math.inf
-            heappush(self.calendar, (drops_at, job.client, DROPS))
-        elif due == math.inf and self._round_trips.loses_client(job.client, sent):
-            heappush(self.calendar, (sent, job.client, LOST))
-        self.attendance.submitted()
-        return due * self.second
-
-    @property
-    def next_at(self) -> float:
-        """When the next client is lost, returns, falls asleep or wakes up; inf if none does."""
-        while self.calendar and self.attendance.is_silent(self.calendar[0]):
-            self._pop()
-        return self.calendar[0][0] * self.second if self.calendar else math.inf
-
-    def pop(self) -> Message:
-        """Remove the next entry, and return its message; only if `next_at` is not inf."""
-        message = self.attendance.message(self._pop())
-        if isinstance(message, Lost) or message == Asleep(message.client, "cancel"):
-            self.calendar = [entry for entry in self.calendar if entry[1:] != (message.client, DROPS)]
-            heapify(self.calendar)
-        return message
-
-    def _pop(self) -> Entry:
-        entry = heappop(self.calendar)
-        for following in self.attendance.following(entry):
-            heappush(self.calendar, following)
-        return entry
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no message of the calendar will ever give a client a job."""
-        return not self.calendar or self.attendance.is_over(self.calendar)
-
-    def returns(self, client: int, now: float) -> Joined | Asleep:
-        """How a client comes back that was lost: ready for jobs, or asleep."""
-        return self.attendance.returns(client, now / self.second) if self.second else Joined(client)
-
-    def resume(self, due: list[Entry], now: float) -> None:
-        """Continue with the calendar of a checkpoint."""
-        self.asleep = ()
-        if self.second:
-            self.calendar = self.attendance.resumed([entry for entry in due if entry[2] < 0], now / self.second)
-            heapify(self.calendar)

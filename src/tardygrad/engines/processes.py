@@ -1,6 +1,7 @@
 """Child processes with pipes: the workers of the simulator and of sweeps, parallel runs, and groups on Ray.
 
 A child that dies is noticed by the end of its pipe; all children are killed at the end, and end if this process does.
+Tensors travel as arrays: torch would open them in the child that sent them, which may have ended.
 
     def main(pipe, task):  # in the child
         while True:

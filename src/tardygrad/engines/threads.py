@@ -2,101 +2,83 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX
 
 import torch
 
 from tardygrad.constructors import constructor
 from tardygrad.core import kernels
-from tardygrad.core.messages import Job, Message, Update
+from tardygrad.core.messages import Job, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task
-from tardygrad.engines.contract import Pending, Pool, perform
-from tardygrad.errors import Interrupted, TimeUp, check_integer
+from tardygrad.engines.real_time import Answer, RealTimePool, Running
+from tardygrad.engines.slowed import perform_in_time
+from tardygrad.errors import WorkFailed, check_integer
+from tardygrad.fleet import Fleet
 
 MOST_THREADS = 1024
 
 
-class ThreadPool(Pool):
+class ThreadPool(RealTimePool):
     """Jobs on threads. Updates arrive in the order in which jobs finish; `tardygrad.replay` repeats that order.
 
     Args:
         workers: threads; clients share them, first come, first served.
+        fleet, second: runtimes, and the real seconds for each of their seconds; 0 ignores the fleet. See `slowed`.
     """
 
-    task: Task
-    method: Method
-    deadline: float = math.inf
+    keeps_jobs = True
 
     @constructor
-    def __init__(self, task: Task, method: Method, *, workers: int = 2) -> None:
+    def __init__(
+        self, task: Task, method: Method, *, workers: int = 2, fleet: Fleet | None = None, second: float = 0.0
+    ) -> None:
         check_integer("workers", workers, 1, MOST_THREADS)
         check_method(method)
         check_task(task)
-        self.task, self.method, self.parallel = task, method, workers
-        self._interrupted = False
-        self._start()
+        super().__init__(task, method, fleet=fleet, second=second)
+        self.parallel = workers
+        self._open()
 
-    def _start(self) -> None:
-        """Start the threads and the clock."""
-        self.jobs: dict[tuple[int, int], Job] = {}
+    def _open(self) -> None:
         self._executor = ThreadPoolExecutor(self.parallel, thread_name_prefix="tardygrad")
         self._arrived: SimpleQueue[Future[Update] | None] = SimpleQueue()  # None: stop waiting
         self._began = time.monotonic()
 
-    @property
-    def now(self) -> float:
-        return time.monotonic() - self._began
-
-    def begin(self) -> None:
-        """Prepare for a run, and forget the run before."""
-        self.close()
-        self._start()
-
-    def submit(self, job: Job) -> None:
-        self.jobs[job.client, job.serial] = job
-        future = self._executor.submit(perform, job, self.task, self.method)
+    def _start(self, job: Job) -> Running:
+        future = self._executor.submit(perform_in_time, job, self.task, self.method)
         future.add_done_callback(self._arrived.put)
+        return Running(job, future)
 
-    def next(self) -> Message | None:
-        arrived = None
-        while arrived is None:
-            if self._interrupted:
-                self._interrupted = False
-                raise Interrupted("interrupted while waiting for a message.")
-            if not self.jobs:
-                return None
-            left = self.deadline - self.now
-            if left <= 0:
-                raise TimeUp(f"the run's {self.deadline:g} s are over.")
-            with suppress(Empty):
-                arrived = self._arrived.get(timeout=min(left, TIMEOUT_MAX))
-        update = arrived.result()
-        del self.jobs[update.client, update.serial]
-        return update
+    def _poll(self, seconds: float) -> Iterator[tuple[Running, Answer]]:
+        with suppress(Empty):
+            future = self._arrived.get(timeout=seconds)
+            while future is not None:
+                error = future.exception()
+                if error is not None and not isinstance(error, WorkFailed):
+                    raise error
+                yield self.running[future], error or future.result()
+                future = self._arrived.get_nowait()
+
+    def _can_serve(self, client: int) -> bool:
+        return True
 
     def interrupt(self, on: bool = True) -> None:
-        """Make the present or next call of `next` raise `Interrupted`, or withdraw that; callable from any thread."""
-        self._interrupted = on
+        super().interrupt(on)
         if on:
             self._arrived.put(None)
 
-    def pending(self) -> Pending:
-        return Pending(self.now, list(self.jobs.values()), [])
-
-    def restore(self, pending: Pending) -> None:
-        self._began = time.monotonic() - pending.now
-        for job in pending.jobs:
-            self.submit(job)
+    def begin(self) -> None:
+        self.close()
+        self._open()
 
     def close(self) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+        super().close()
 
 
 @contextmanager

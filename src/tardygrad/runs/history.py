@@ -63,7 +63,7 @@ class History:
     by_client: tuple[ClientHistory, ...]
     evaluations: list[Evaluation]
     client_evaluations: list[ClientEvaluation]
-    machines: list[Machine]  # slowest first; empty if they are not known, or if a fleet is emulated
+    machines: list[Machine]  # slowest first; empty if they are not known, or if jobs take a fleet's time
     tails: list[events.TailEstimate]
     unknown: Counter[str]  # events of kinds that this version does not know
     checked: bool  # whether its lines have checksums; those of older versions have none

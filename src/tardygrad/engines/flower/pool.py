@@ -22,12 +22,12 @@ from tardygrad.core.messages import Job, Joined, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
 from tardygrad.core.task import Task, check_task
 from tardygrad.engines.contract import Pending, Pool
-from tardygrad.engines.deadlines import Deadlines, Losses
 from tardygrad.engines.flower.client import ERRORS_LOST
 from tardygrad.engines.flower.connection import LOST, RAISED, GridLink, NodeReply, parent_has_ended
 from tardygrad.engines.flower.nodes import TIMEOUT, Node, Nodes
 from tardygrad.engines.flower.records import JobMessages
 from tardygrad.engines.flower.weights import WeightMessages, WeightsTask
+from tardygrad.engines.real_time import Deadlines, Losses
 from tardygrad.engines.wire import Wire
 from tardygrad.errors import (
     Interrupted,

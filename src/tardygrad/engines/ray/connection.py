@@ -34,12 +34,6 @@ HEAD_TIMEOUT = 30.0
 JOIN_TIMEOUT = 15.0
 """Seconds to wait for an answer of the head when joining a cluster."""
 
-POLL = 0.1
-"""Seconds between checks for interrupts, timeouts and fleet events while waiting for workers."""
-
-TIMEOUT = 120.0
-"""Seconds without any worker, or without an answer from a server shard, after which a run fails."""
-
 STOP_TIMEOUT = 5.0
 """Seconds without an answer from a server shard after which a run that is stopping fails."""
 

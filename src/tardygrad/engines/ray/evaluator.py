@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.engines.deadlines import Deadlines
-from tardygrad.engines.ray.connection import POLL, TIMEOUT
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.ray.workers import Worker, Workers
+from tardygrad.engines.real_time import POLL, TIMEOUT, Deadlines
 from tardygrad.errors import WorkFailed, type_and_first_line
 
 Evaluate = Literal["beside", "between"]

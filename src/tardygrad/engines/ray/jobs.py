@@ -1,29 +1,25 @@
-"""The jobs and messages of a `RayPool`."""
+"""The jobs of a `RayPool`, and their start vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad.core.messages import Job, Message, Parts, Vector
+from tardygrad.core.messages import Parts, Vector
 from tardygrad.engines.ray.workers import Worker
+from tardygrad.engines.real_time import Running
 
 
 @dataclass(eq=False)
-class RunningJob:
-    """A job and its worker."""
+class RunningJob(Running):
+    """A job, its worker, and what the worker will send; the handle is the reference of its answer."""
 
-    job: Job
-    worker: Worker
-    parts: list[Any]  # references to the parts of its update's vectors, one for each server shard
-    residuals_ref: list[Any]  # reference to the compression errors, if the wire compresses
-    began: float
-    due: float  # when it should return by the run's clock; 0 unless a fleet is emulated
-    kill_at: float | None = None  # set when it times out: when its worker will be killed
-    ignored: bool = False  # its run has ended: ignore its update
+    worker: Worker = field(kw_only=True)
+    parts: list[Any] = field(kw_only=True)  # references to the parts of its vectors, one for each server shard
+    residuals_ref: list[Any] = field(kw_only=True)  # reference to the compression errors, if the wire compresses
 
 
 class StartVectors:
@@ -46,10 +42,3 @@ class StartVectors:
 
     def clear(self) -> None:
         self._references.clear()
-
-
-class Ready(NamedTuple):
-    """A message for the server, and when it is due."""
-
-    due: float
-    message: Message

@@ -13,6 +13,7 @@ from tardygrad.constructors import Call, call_of, call_seeded, remember
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.same_task import check_same, facts
+from tardygrad.engines.slowed import Slowness, slowness_of, with_slowness
 
 
 class RemoteTask:
@@ -24,10 +25,10 @@ class RemoteTask:
     """
 
     def __init__(self, task: Task, recipe: Call) -> None:
-        self.recipe, self.facts = recipe, facts(task)
+        self.recipe, self.facts, self.slowness = recipe, facts(task), slowness_of(task)
 
     def __reduce__(self) -> tuple[Callable[..., Task], tuple[Any, ...]]:
-        return make_task, (self.recipe.function, self.recipe.arguments, self.facts)
+        return make_task, (self.recipe.function, self.recipe.arguments, self.facts, self.slowness)
 
 
 def pickled(task: Task, method: Method, dumps: Callable[[Any], bytes]) -> bytes:
@@ -36,8 +37,10 @@ def pickled(task: Task, method: Method, dumps: Callable[[Any], bytes]) -> bytes:
     return dumps((RemoteTask(task, recipe) if recipe else task, method))
 
 
-def make_task(function: Callable[..., Task], arguments: dict[str, Any], expected: dict[str, int]) -> Task:
+def make_task(
+    function: Callable[..., Task], arguments: dict[str, Any], expected: dict[str, int], slowness: Slowness | None
+) -> Task:
     """Make a task by its recipe, and compare it with the driver's."""
     task: Task = remember(call_seeded(function, arguments), Call(function, arguments))
     check_same(task, expected)
-    return task
+    return with_slowness(task, slowness) if slowness else task

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from tardygrad.core.messages import NOTHING, Job, Message, Parts, StateReference, Update
-from tardygrad.engines.ray.connection import TIMEOUT
 from tardygrad.engines.ray.jobs import RunningJob, StartVectors
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.ray.workers import Worker, Workers
+from tardygrad.engines.real_time import TIMEOUT
 from tardygrad.engines.wire import Wire
 
 
@@ -42,18 +41,14 @@ class Transport:
         _, preferred = self.errors.get(job.client, (None, None))
         return self._workers.take(holder or preferred, self._places.of(job.client))
 
-    def send(self, job: Job, worker: Worker, now: float, due: float, corrupted: bool) -> tuple[Any, RunningJob]:
-        """Send a job to a worker; returns the reference of its answer, and the running job.
-
-        Args:
-            now, due: the time, and when the job should return.
-            corrupted: whether the worker sends NaN.
-        """
+    def send(self, job: Job, worker: Worker) -> RunningJob:
+        """Send a job to a worker."""
         errors, _ = self.errors.get(job.client, (None, None))
         small_job = tree_map_only(Tensor, Tensor.numpy, job._replace(x=NOTHING))
         work = worker.actor.work.options(num_returns=1 + self._shards + self._compresses)
-        header, *rest = work.remote(small_job, due - now, corrupted, errors, *self.starts.references(job.x))
-        return header, RunningJob(job, worker, rest[: self._shards], rest[self._shards :], time.monotonic(), due)
+        header, *rest = work.remote(small_job, errors, *self.starts.references(job.x))
+        parts, residuals = rest[: self._shards], rest[self._shards :]
+        return RunningJob(job, header, worker=worker, parts=parts, residuals_ref=residuals)
 
     def receive(self, header: Update, running: RunningJob) -> Update:
         """The update of a job, from its worker's answer; with shards, its vectors stay in Ray's object store."""
@@ -67,7 +62,7 @@ class Transport:
         """Remember which worker has the client's inner state and, unless the job timed out, its compression errors."""
         if isinstance(message, Update) and isinstance(message.state, StateReference):
             self.holders[message.state.worker] = running.worker
-        if running.kill_at is None and self._compresses:
+        if running.late_at is None and self._compresses:
             self.errors[running.job.client] = running.residuals_ref[0], running.worker
 
     def forget(self, client: int) -> None:

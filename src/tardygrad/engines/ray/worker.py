@@ -19,8 +19,8 @@ from torch.utils.dlpack import from_dlpack
 from tardygrad.core import admission
 from tardygrad.core.messages import NOTHING, Job, Refused, StateReference, Update
 from tardygrad.core.transforms import State
-from tardygrad.engines.contract import pack, perform
-from tardygrad.engines.fleet_clock import corrupt
+from tardygrad.engines.contract import pack
+from tardygrad.engines.slowed import perform_in_time
 from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import WorkFailed, described_error
@@ -73,15 +73,11 @@ class WorkerProcess:
         """That this process lives, and why it cannot work, if it cannot."""
         return Alive(os.getpid(), socket.gethostname(), self.load_error)
 
-    def work(
-        self, job: Job, seconds: float, corrupted: bool, errors: dict[str, np.ndarray] | None, *slices: np.ndarray
-    ) -> tuple[Any, ...]:
+    def work(self, job: Job, errors: dict[str, np.ndarray] | None, *slices: np.ndarray) -> tuple[Any, ...]:
         """Do a job.
 
         Args:
             job: without x_s, and with arrays in place of tensors.
-            seconds: takes at least this long.
-            corrupted: whether to send NaN.
             errors: the client's compression errors so far.
             slices: x_s, in one or more slices.
 
@@ -89,17 +85,16 @@ class WorkerProcess:
             The update without its vectors, an error message, or the refusal of an update that does not fit the model;
             the parts of the vectors, one for each server shard; and, if the wire compresses, the compression errors.
         """
-        began = time.monotonic()
         x = torch.cat(self._tensors(slices)) if len(slices) > 1 else self._tensors(slices[0])
         full_job: Job = self._tensors(job)._replace(x=x, state=self._last_state(job))
         nothing = [None] * (len(self.shard_bounds) - 1) + [errors] * (self.wire != "float32")
         try:
-            update = perform(full_job, self.task, self.method)
+            update = perform_in_time(full_job, self.task, self.method)
         except (WorkFailed, KeyboardInterrupt) as error:  # only its own code interrupts a worker
             return str(error) or f"the work of {job} failed: {described_error(error)}", *nothing
         if not admission.fits(update, x, full_job.module_buffers, self.method, self.expected_state):
             return Refused(job.client, job.serial, job.round, "wrong shape"), *nothing  # it cannot be cut into parts
-        update = corrupt(self._hold_state(update)) if corrupted else self._hold_state(update)
+        update = self._hold_state(update)
         packed, left = pack(update, self._tensors(errors or {}), self.wire)
         parts: list[dict[str, Any]] = [
             {name: vector.between(a, b).arrays() for name, vector in packed.items()}
@@ -114,7 +109,6 @@ class WorkerProcess:
         answer = (header._replace(down=down, up=up), *parts)
         if self.wire != "float32":
             answer += (_arrays(left),)
-        time.sleep(max(0.0, seconds - (time.monotonic() - began)))
         return answer
 
     def evaluate(self, module_buffers: Any, x: np.ndarray) -> tuple[dict[str, float], float] | str:

@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 import tardygrad as tg
-from tardygrad.tasks.nets.cnn import CNN
+from tardygrad.tasks.nets import CNN
 
 CLIENTS, ROWS, STEPS, BATCH, LR, CLIP = 10, 320, 5, 32, 0.1, 0.5
 METHOD = tg.clip2(local_lr=LR, local_clip=CLIP, lr=1.0, clip=0.01, buffer=4, local_steps=STEPS, mode="client")

@@ -31,8 +31,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from experiments.tasks.cifar10 import cifar10
 from experiments.tasks.glue import glue
-from experiments.tasks.pretrained_image import cifar10
 from tardygrad import tasks
 from tardygrad.core.messages import Job
 

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tardygrad as tg
-from tardygrad.tasks.data.pixels import Normalize
-from tardygrad.tasks.nets.cnn import CNN
-from tardygrad.tasks.nets.vit import ViT
+from tardygrad.tasks.data.images import Normalize
+from tardygrad.tasks.nets import CNN, ViT
 
 CLIENTS, BUFFER, STEPS, BATCH, LR, CLIP = 40, 4, 5, 32, 0.1, 0.5
 METHOD = tg.clip2(local_lr=LR, local_clip=CLIP, lr=1.0, clip=0.01, buffer=BUFFER, local_steps=STEPS, mode="client")

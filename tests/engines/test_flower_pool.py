@@ -323,7 +323,7 @@ def test_nodes_call_only_functions_that_their_app_trusts(trust: list[str]) -> No
     ("kind", "trust", "sentence"),
     [
         ("tardygrad.tasks.torch_task:torch.os.system", [], "a node calls only tasks of tardygrad, .*system'$"),
-        ("tardygrad.tasks.data.cache:cached_file", [], "a node calls only tasks of tardygrad, .*cached_file'$"),
+        ("tardygrad.tasks.data.files:cached", [], "a node calls only tasks of tardygrad, .*cached'$"),
         ("tardygrad.methods.clip2:clip2", [], "a node calls only tasks of tardygrad, .*clip2'$"),
         ("tests.engines.test_flower_pool:subprocess.run", ["tests"], "got 'tests.*run', not 'subprocess:run'"),
     ],
@@ -350,8 +350,7 @@ def test_a_recipe_of_another_form_is_refused_in_a_sentence(table: str) -> None:
     [
         ("lm", {"text": "/etc/passwd"}),
         ("lm", {"cache": "new"}),
-        ("glue", {"name": "rte", "data": "x"}),
-        ("glue", {"name": "rte", "model": "owner/name"}),
+        ("causal_lm", {"data": "python", "model": "owner/name"}),
         ("causal_lm", {"data": "x", "config": {"model_type": "llama"}}),
     ],
 )

@@ -16,8 +16,7 @@ from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, cifar10, fashion, mnist
 from tardygrad.tasks.data import images
 from tardygrad.tasks.image_task import FASHION
-from tardygrad.tasks.nets.cnn import CNN
-from tardygrad.tasks.nets.vit import ViT
+from tardygrad.tasks.nets import CNN, ViT
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx, write_parquet
 
 

@@ -13,8 +13,8 @@ from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import lm
-from tardygrad.tasks.data import text
-from tardygrad.tasks.nets.gpt import GPT
+from tardygrad.tasks.data import texts as text
+from tardygrad.tasks.nets import GPT
 
 RHYME = "the cat sat on the mat and the dog sat on the log; the bird, “tweet”, sat on the cat. "
 SMALL = {"dim": 16, "depth": 1, "heads": 2, "context": 16, "batch_size": 8}
@@ -143,24 +143,23 @@ def test_byte_pairs_go_there_and_back(rhyme, tmp_path):
     assert scores["bits_per_byte"] == pytest.approx(scores["loss"] * per_byte / math.log(2))
 
 
-def test_byte_pairs_are_learnt_once_from_the_first_nine_tenths(rhyme, tmp_path, monkeypatch):
-    pytest.importorskip("tokenizers")
-    learnt, real = [], text._learn
-    monkeypatch.setattr(text, "_learn", lambda *given: learnt.append(given) or real(*given))
-    settings = {"clients": 2, "text": rhyme, "tokens": "bpe", "vocabulary": 280, "cache": str(tmp_path / "cache")}
-    first = lm(**settings, **SMALL)
-    again = lm(**settings, **SMALL)
-    assert len(learnt) == 1
-    assert learnt[0][0] == text.split((RHYME * 60).encode())[0]
-    assert first.tokenizer == again.tokenizer
-    (file,) = (tmp_path / "cache").glob("*.safetensors")
-    file.write_bytes(b"broken")
-    assert lm(**settings, **SMALL).tokenizer == first.tokenizer
-    lm(**settings | {"vocabulary": 290}, **SMALL)
-    assert len(learnt) == 3
+def test_byte_pairs_are_learnt_once_from_the_first_nine_tenths(rhyme, tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    train, test = text.split((RHYME * 60).encode() + b"zz" * 200)
+    learnt = text.pairs(train, 280, str(tmp_path))
+    (file,) = tmp_path.glob("pairs-*.safetensors")
+    written = file.stat().st_mtime_ns
+    assert text.pairs(train, 280, str(tmp_path)) == learnt
+    assert file.stat().st_mtime_ns == written
+    assert text.pairs(train, 290, str(tmp_path)) != learnt
+    assert text.pairs(train + test, 280, str(tmp_path)) != learnt
+    assert tokenizers.Tokenizer.from_str(learnt.json).get_vocab_size() == 280
+    (tmp_path / "rhyme.txt").write_bytes(train + test)
+    task = lm(clients=2, text=str(tmp_path / "rhyme.txt"), tokens="bpe", vocabulary=280, cache=str(tmp_path), **SMALL)
+    assert task.tokenizer == learnt
 
 
-def test_long_texts_are_taken_in_pieces_of_whole_lines(monkeypatch):
+def test_long_texts_are_taken_in_pieces_of_whole_lines(tmp_path, monkeypatch):
     pytest.importorskip("tokenizers")
     monkeypatch.setattr(text, "_PIECE", 20)
     said = ("one line and\nanother, naïve\n" * 5).encode()
@@ -168,8 +167,8 @@ def test_long_texts_are_taken_in_pieces_of_whole_lines(monkeypatch):
     assert "".join(pieces).encode() == said
     assert len(pieces) > 3
     assert all(piece.endswith("\n") for piece in pieces)
-    made = text.Pairs(bytes(text._learn(said, 270)["json"].numpy()).decode())
-    assert made.decode(made.encode(said)) == said
+    learnt = text.pairs(said, 270, str(tmp_path))
+    assert learnt.decode(learnt.encode(said)) == said
 
 
 def test_a_text_is_cut_where_a_character_begins():
@@ -206,7 +205,7 @@ def test_python_brings_a_text_of_its_own():
         ({"tokens": "bpe", "vocabulary": 256}, "`vocabulary` must be a whole number, 257 or more, got 256."),
         (
             {"text": "nowhere.txt"},
-            "`text` must be a file, a folder with .txt files, or 'python', got 'nowhere.txt', which does not exist.",
+            "`text` must be a file, a folder with .txt files, or 'python', got 'nowhere.txt', which is neither.",
         ),
         (
             {"clients": 400},
@@ -225,7 +224,7 @@ def test_an_empty_folder_and_an_empty_text_are_refused(tmp_path):
     with pytest.raises(Invalid) as caught:
         lm(clients=1, text=str(tmp_path))
     assert str(caught.value) == (
-        f"`text` must be a file, a folder with .txt files, or 'python', got {str(tmp_path)!r} without any."
+        f"`text` must be a file, a folder with .txt files, or 'python', got {str(tmp_path)!r}, which is neither."
     )
     (tmp_path / "empty.txt").touch()
     for tokens in ("byte", "bpe"):

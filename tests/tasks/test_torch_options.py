@@ -14,8 +14,8 @@ from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import TorchTask, shard
-from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.nets.vit import ViT
+from tardygrad.tasks.data.images import Normalize, crop_and_flip
+from tardygrad.tasks.nets import ViT
 
 METHOD = sgdclip(local_lr=0.1, local_clip=0.05, lr=1.0, buffer=1, local_steps=3)
 

@@ -16,7 +16,7 @@ from tardygrad.constructors import constructor
 from tardygrad.errors import check_choice, check_integer
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.sharding import SplitSettings, shard
-from tardygrad.tasks.nets.vit import ViT, check_sizes
+from tardygrad.tasks.nets import ViT, check_sizes
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 

@@ -20,11 +20,9 @@ from tardygrad.constructors import constructor
 from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.hub import download
-from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Images, Labelled, images
-from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
+from tardygrad.tasks.data.images import CLASSES, LAYOUTS, Images, Labelled, Normalize, crop_and_flip, images
 from tardygrad.tasks.data.sharding import SplitSettings, shard
-from tardygrad.tasks.nets.cnn import CNN
-from tardygrad.tasks.nets.vit import Shape, ViT, check_sizes
+from tardygrad.tasks.nets import CNN, Shape, ViT, check_sizes
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.torch_task import TorchTask
 

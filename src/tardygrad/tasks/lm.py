@@ -15,8 +15,8 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
 from tardygrad.tasks.data.sharding import Shards, shard
-from tardygrad.tasks.data.text import Pairs, pairs, read, split
-from tardygrad.tasks.nets.gpt import GPT
+from tardygrad.tasks.data.texts import Pairs, pairs, read, split
+from tardygrad.tasks.nets import GPT
 from tardygrad.tasks.noise import Noise
 from tardygrad.tasks.scores import perplexity
 from tardygrad.tasks.torch_task import TorchTask

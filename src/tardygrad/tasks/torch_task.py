@@ -85,7 +85,7 @@ class TorchTask(ModuleTask, HasGroups):
         scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
             torchmetrics; None is the accuracy, if targets are classes.
         augment: changes the first input of every training batch (inputs..., target), like `crop_and_flip` of
-            `tardygrad.tasks.data.pixels`.
+            `tardygrad.tasks.data.images`.
         parameter_groups: a function of the module to parameter groups, as `torch.optim` takes them: lists of parameters
             with options of their own, such as weight_decay=0.
         device: the torch device of data, vectors and module.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.cache import Key
-from tardygrad.tasks.data.files import not_installed, optional
+from tardygrad.tasks.data.files import Key, optional
 
 Attention = Literal["eager", "sdpa"]
 """How transformers computes attention: by matrix products, or by torch's scaled_dot_product_attention."""
@@ -79,8 +78,5 @@ def load(kind: Any, folder: str | Path, rule: str, **settings: Any) -> Any:
 
 def model_files(folder: Path, suffixes: tuple[str, ...]) -> list[Key]:
     """A model's files, and the version of transformers."""
-    try:
-        reader = version("transformers")
-    except PackageNotFoundError as error:
-        raise not_installed(NEED, "hf") from error
-    return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), reader]
+    optional("transformers", NEED, "hf")
+    return [*sorted(file for file in folder.iterdir() if file.suffix in suffixes), version("transformers")]

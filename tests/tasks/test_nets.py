@@ -7,10 +7,8 @@ from torch import nn
 
 from tardygrad import streams
 from tardygrad.errors import Invalid
-from tardygrad.tasks.data.pixels import Normalize, crop_and_flip
-from tardygrad.tasks.nets.cnn import CNN
-from tardygrad.tasks.nets.transformer_block import Block
-from tardygrad.tasks.nets.vit import ViT
+from tardygrad.tasks.data.images import Normalize, crop_and_flip
+from tardygrad.tasks.nets import CNN, Block, ViT
 
 
 class Old(nn.Module):

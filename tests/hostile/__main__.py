@@ -16,17 +16,17 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from tests.hostile import arguments, commands, damage, disks, kills, pages, workers
+from tests.hostile import arguments, commands, damage, disks, kills, modules, pages, workers
 from tests.hostile.verdicts import COLUMNS, FAULTS, HEAD, Tally
 
 TRIES = {
     "corruptions": 1000, "kills": 100, "commands": 1000, "calls": 300, "disks": 50,
-    "requests": 1000, "swaps": 100, "moves": 50, "worker_kills": 30, "worker_stops": 10,
+    "requests": 1000, "swaps": 100, "moves": 50, "modules": 2000, "worker_kills": 30, "worker_stops": 10,
 }  # fmt: skip
 ATTACKS: dict[str, Callable[[Path, int, int], Tally]] = {
     "corruptions": damage.attack, "kills": kills.attack, "commands": commands.attack,
     "calls": arguments.attack, "disks": disks.attack, "requests": pages.attack,
-    "swaps": damage.swap, "moves": disks.move,
+    "swaps": damage.swap, "moves": disks.move, "modules": modules.attack,
 }  # fmt: skip
 PAGE = f"""# Attacks
 
@@ -45,6 +45,7 @@ real, that of a replay of its record. A run that a full disk has ended must then
 - command lines: commands with strange values
 - calls in Python: calls with a strange argument
 - requests: HTTP requests to `tardygrad watch`
+- own modules: modules of random parts, trained as a plain loop trains them
 
 | attack | {" | ".join(COLUMNS)} | seed | made |
 | --- | {" | ".join(["---:"] * (len(COLUMNS) + 1))} | --- |

@@ -53,12 +53,17 @@ class Forward:
         self.loss = loss
         self.takes_module = loss is not None and first_parameter(loss) in ("module", "model")
 
-    def __call__(self, module: nn.Module, batch: Any) -> Result:
-        """The loss of a batch."""
-        if self.loss is not None and self.takes_module:
-            return Result(_one_number(self.loss(module, batch)))
-        if self.loss is None:
+    def __call__(self, module: nn.Module, batch: Any, loss: Loss | None = None) -> Result:
+        """The loss of a batch.
+
+        Args:
+            loss: a copy of the loss.
+        """
+        loss = loss or self.loss
+        if loss is None:
             return self._own_loss(module, batch)
+        if self.takes_module:
+            return Result(_one_number(loss(module, batch)))
         if isinstance(batch, Mapping):
             if "labels" not in batch:
                 rule = "a loss of (output, target) needs the target under `labels` in a batch with names"
@@ -77,7 +82,7 @@ class Forward:
             rule = "a loss of (output, target) needs batches (inputs..., target) or with names"
             raise Invalid(f"{rule}, got {type(batch).__name__}. {OWN_LOSS}")
         output = getattr(output, "logits", output)
-        return Result(_one_number(self.loss(output, target)), output, target)
+        return Result(_one_number(loss(output, target)), output, target)
 
     def _own_loss(self, module: nn.Module, batch: Any) -> Result:
         named = dict(batch) if isinstance(batch, Mapping) else {}

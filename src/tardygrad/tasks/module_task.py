@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,6 +20,7 @@ from tardygrad.seeding import keyed, seeded
 from tardygrad.tasks.data.client_data import Collate
 from tardygrad.tasks.data.held_out import ClientTests, HeldOut
 from tardygrad.tasks.forward import Forward, Loss, to_device
+from tardygrad.tasks.module_state import fingerprint
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
@@ -31,7 +31,6 @@ from tardygrad.tasks.views import (
     buffers,
     check,
     copied,
-    fingerprint,
     flat_buffers,
     flatten,
     trainable,
@@ -117,8 +116,6 @@ class ModuleTask:
         shared = device == "cpu" and (given.training or not self._overrides_modes)
         self._template = copied(given, share_frozen=shared)
         start_training(self._template)
-        # whether evaluations share frozen parameters, since `eval()` does not change them; None: not known yet
-        self._evaluation_shares = None if self._overrides_modes else True
         self._move_to(device)
         floats, ints = buffers(self._template)
         if module_buffers == "refuse" and (floats or ints):
@@ -195,17 +192,12 @@ class ModuleTask:
         return self._network(x, module_buffers).eval()
 
     def _network(self, x: Vector, module_buffers: ModuleBuffers | None) -> nn.Module:
-        views = self._views()
+        views = self._views(start=True)
         if self._uncut is not None:
             with keyed(0):  # its initial weights are overwritten
                 views = Views(self._uncut().to(self.device))
-        own = ModuleBuffers(*(flat.to(self.device, copy=True) for flat in module_buffers)) if module_buffers else None
-        views.bind(x.to(self.device), own, training=True)
-        network = copied(views.module)
-        for name, buffer in chain.from_iterable(group.items() for group in buffers(network)):
-            path, _, leaf = name.rpartition(".")
-            setattr(network.get_submodule(path), leaf, buffer.clone())  # else they are views of one flat tensor
-        return network
+        views.bind(x.to(self.device), module_buffers, training=True)
+        return copied(views.module)
 
     def save_pretrained(
         self,
@@ -272,12 +264,9 @@ class ModuleTask:
         self, test: Any, held_out: HeldOut | None, x: Vector, module_buffers: ModuleBuffers | None
     ) -> dict[str, float]:
         # what an own evaluation or an own `eval()` does to the module must not outlive it
-        fresh = self._evaluate is not None or self._overrides_modes
-        views = Views(self._template, share_frozen=self._evaluation_shares is True) if fresh else self._views()
-        own = module_buffers.clone() if module_buffers else None
-        views.bind(x.clone() if fresh else x, own, training=False)
-        if self._evaluation_shares is None:
-            self._evaluation_shares = self._frozen_fingerprints(views.module) == self._frozen_fingerprints()
+        fresh, shared = self._evaluate is not None or self._overrides_modes, not self._overrides_modes
+        views = Views(self._template, self.loss, share_frozen=shared) if fresh else self._views(start=True)
+        views.bind(x.clone(), module_buffers, training=False)
         tensors = (held_out.tensors if held_out else None) or ()
         versions = [tensor._version for tensor in tensors]
         if self._evaluate is not None:
@@ -289,10 +278,9 @@ class ModuleTask:
             for given, rows in held_out.batches():
                 batch = to_device(given, self.device, copy=held_out.may_repeat_tensors)
                 with self._precision():
-                    metrics.add(batch, self.forward(views.module, batch), rows)
+                    metrics.add(batch, self.forward(views.module, batch, views.loss), rows)
             scores = metrics.compute()
             views.check_frozen("an evaluation")
-            views.restores = views.restores or views.attributes.changed() is not None
         if versions != [tensor._version for tensor in tensors]:
             fix = "Use an operation that is not in place, such as relu(x) in place of relu_(x)."
             raise Invalid(f"an evaluation must not change the test set, got another one after it. {fix}")
@@ -308,8 +296,8 @@ class ModuleTask:
                 fix = "Work on copy.deepcopy(module), keep what changes in a buffer, or train the parameter."
                 raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
 
-    def _frozen_fingerprints(self, module: nn.Module | None = None) -> dict[str, tuple[Any, ...]]:
-        return {name: fingerprint((module or self._template).get_parameter(name)) for name in self._frozen}
+    def _frozen_fingerprints(self) -> dict[str, tuple[Any, ...]]:
+        return {name: fingerprint(self._template.get_parameter(name)) for name in self._frozen}
 
     def _make(self, seed: int) -> nn.Module:
         with keyed(streams.key(seed, "init")):
@@ -321,10 +309,13 @@ class ModuleTask:
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext()
 
-    def _views(self) -> Views:
-        """The calling thread's copy of the module."""
-        if not hasattr(self._local, "views"):
-            loss = self.loss if isinstance(self.loss, nn.Module) else None
-            self._local.views = Views(self._template, loss, compiled=self.compile)
-        views: Views = self._local.views
+    def _views(self, *, start: bool = False) -> Views:
+        """The calling thread's copy of the module and the loss.
+
+        Args:
+            start: whether it must be as it was given, as at the start of a job or an evaluation.
+        """
+        views: Views | None = getattr(self._local, "views", None)
+        if views is None or (start and not views.is_as_given()):
+            views = self._local.views = Views(self._template, self.loss, compiled=self.compile)
         return views

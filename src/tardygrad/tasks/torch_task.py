@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -46,6 +46,7 @@ class Batch(NamedTuple):
     """ξ_{i,k}: everything that is random in one local step."""
 
     data: tuple[Any, ...]  # one batch, or several whose gradients are averaged
+    step: int  # k − 1
     key: int  # of the module's own random numbers (dropout) and of the augmentation
     noise: Vector | None  # added to the gradient
 
@@ -197,60 +198,34 @@ class TorchTask(ModuleTask, HasGroups):
         noise = job.stream("noise") if self.noise else None
         for step, data in enumerate(self.data.steps(job, self.loading)):
             drawn = self.noise.draw(noise, self.parameters) if self.noise and noise else None
-            yield Batch(data, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
+            yield Batch(data, step, streams.key(job.seed, "dropout", job.client, job.serial, step), drawn)
 
     def gradient(self, x: Vector, batch: Batch, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         """F(x; ξ) without the noise, and ∇F(x; ξ) + noise; the thread's next call overwrites the gradient."""
-        views = self._views()
+        views = self._views(start=batch.step == 0)
         views.bind(x, module_buffers, training=True)
         views.clear_gradient()
-        views.passes += 1
-        repeated = self._repeatable(batch, module_buffers) if views.passes & (views.passes - 1) == 0 else None
         values, parts = [], len(batch.data)
-        for part, data in enumerate(batch.data):
-            key = batch.key if part == 0 else streams.key(batch.key, "accumulate", part)
-            if not isinstance(self.data, Shards):  # those are there
-                data = to_device(data, self.device, copy=self._may_repeat_tensors)
-            value = self._loss(views, data, key, x, module_buffers)
-            value = value / parts if parts > 1 else value
-            value.backward()  # type: ignore[no-untyped-call]
-            values.append(value.detach())
-            if self.forward.takes_module:
-                views.check_unchanged("the loss")
-        views.check_frozen("the loss")
-        views.collect_gradient()
-        views.write_back(module_buffers)
-        if repeated and (name := views.attributes.changed()):
-            views.restores = True
-            self._check_repeats(views, x, *repeated, name)
-            views.bind(x, module_buffers, training=True)
+        with self._first_jobs_checked(batch):
+            for part, data in enumerate(batch.data):
+                key = batch.key if part == 0 else streams.key(batch.key, "accumulate", part)
+                if not isinstance(self.data, Shards):  # those are there
+                    data = to_device(data, self.device, copy=self._may_repeat_tensors)
+                value = self._loss(views, data, key, x, module_buffers)
+                value = value / parts if parts > 1 else value
+                value.backward()  # type: ignore[no-untyped-call]
+                values.append(value.detach())
+        views.check_frozen("a pass")
+        views.collect(module_buffers)
         if batch.noise is not None:
             views.g += batch.noise.to(self.device)
         return torch.stack(values).sum() if parts > 1 else values[0], views.g
 
-    def _repeatable(self, batch: Batch, module_buffers: ModuleBuffers | None) -> tuple[Batch, ModuleBuffers | None]:
-        """Copies of what a step may change."""
-        first = to_device(batch.data[0], self.device, copy=True)
-        return batch._replace(data=(first,)), module_buffers.clone() if module_buffers else None
-
-    def _check_repeats(
-        self, views: Views, x: Vector, batch: Batch, module_buffers: ModuleBuffers | None, name: str
-    ) -> None:
-        """Raise `Invalid` if a step depends on what the step before it has left in a plain attribute."""
-        losses: list[Tensor] = []
-        hooks = views.attributes.hooks()
-        for restored in (True, False):
-            own, start = self._repeatable(batch, module_buffers)
-            views.restores = restored
-            views.bind(x, start, training=True)
-            losses.append(self._loss(views, own.data[0], batch.key, x, start).detach())
-            if restored and views.attributes.hooks() != hooks:  # those that a pass leaves are removed before the next
-                raise Invalid("the loss must not leave hooks on the module: call remove() on their handles.")
-        views.restores = True
-        if not torch.allclose(losses[0], losses[1], rtol=1e-6, atol=0.0, equal_nan=True):
-            rule = "a forward pass must not depend on what an earlier one left in an attribute, which a replay lacks"
-            fix = "Keep it in a persistent buffer (register_buffer); draw random numbers from torch's global generator."
-            raise Invalid(f"{rule}, got `{name}`. {fix}")
+    def _first_jobs_checked(self, batch: Batch) -> AbstractContextManager[None]:
+        """Looks at all bits of frozen parameters around the first steps of a thread's jobs 1, 2, 4, 8 …"""
+        jobs = self._local.jobs = getattr(self._local, "jobs", 0) + (batch.step == 0)
+        chosen = self._frozen and batch.step == 0 and jobs & (jobs - 1) == 0
+        return self._frozen_unchanged("a pass") if chosen else nullcontext()
 
     def _loss(self, views: Views, data: Any, key: int, x: Vector, module_buffers: ModuleBuffers | None) -> Tensor:
         """The loss of one batch; random numbers of the module and the loss come from `key`.
@@ -259,14 +234,15 @@ class TorchTask(ModuleTask, HasGroups):
         generators are used; if a later one is the first to draw from torch's, it is repeated with the key.
         """
         if not views.probed:
-            views.probed = True
+            views.probed, start = True, x.clone()
             with keyed(key), others_seeded(key):
                 before, others = torch.get_rng_state(), other_states()
                 value = self._forward(views, data, key)
-                views.check_unchanged("the loss")
                 views.check_reached(value)
                 self.draws_globally |= not torch.equal(before, torch.get_rng_state())
                 self._draws_from_others |= others != other_states()
+            if views.changed() or not torch.equal(start, x):  # then passes cannot be repeated
+                self.draws_globally = True
             return value
         if not self.draws_globally and not self._draws_from_others:
             before, buffers_before = torch.get_rng_state(), module_buffers.clone() if module_buffers else None
@@ -274,6 +250,9 @@ class TorchTask(ModuleTask, HasGroups):
             if torch.equal(before, torch.get_rng_state()):
                 return value
             self.draws_globally = True  # or another thread did, which costs only time
+            if views.changed():
+                rule = "a pass that keeps something on the module must draw its random numbers in the first pass too"
+                raise Invalid(f"{rule}, got one that drew later. Keep what it needs in persistent buffers.")
             restore(before)
             for now, old in zip(module_buffers or (), buffers_before or (), strict=True):
                 now.copy_(old)
@@ -284,7 +263,7 @@ class TorchTask(ModuleTask, HasGroups):
     def _forward(self, views: Views, data: Any, key: int) -> Tensor:
         try:
             with self._precision():
-                return self.forward(views.module, self._augmented(data, key)).loss
+                return self.forward(views.module, self._augmented(data, key), views.loss).loss
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
@@ -324,23 +303,21 @@ class TorchTask(ModuleTask, HasGroups):
 
     def _together(self, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
         """Losses and gradients; the first time, the first one is computed alone too, with all checks."""
-        views = self._views()
-        if alone := not views.probed:
-            own, _ = self._repeatable(batches[0], None)
-            expected = self.gradient(xs[0], own._replace(noise=None), None)[1].clone()
-            self._check_together()
-        else:
-            views.bind(xs[0], None, training=True)
+        if alone := not hasattr(self._local, "together"):
+            own = batches[0]._replace(noise=None, step=0, data=to_device(batches[0].data, self.device, copy=True))
+            expected = self.gradient(xs[0].clone(), own, None)[1].clone()
+            self._check_together(changes=self._views().changed())
+            self._local.together = Views(self._template, self.loss), None
+        views, left = self._local.together  # what torch.func leaves in attributes, such as those of an LSTM
+        views.bind(xs[0], None, training=True)
         try:
-            values, gradients = self._vmapped(views.module, xs, batches)
+            values, gradients = self._vmapped(views, xs, batches)
         except RuntimeError as error:
             why = f"torch.func cannot: {type_and_first_line(error)}"
             raise Invalid(f"jobs cannot be computed together by this module, {why}. {ONE_BY_ONE}") from error
-        views.check_frozen("the loss")
-        if alone:
-            views.restores_together = views.attributes.changed() is not None
-        if views.restores_together:
-            views.attributes.restore()
+        views.check_frozen("a pass")
+        self._local.together = views, views.state.changed()
+        self._check_together(changes=left not in (None, views.state.changed()))
         limit = SAME_IN_BFLOAT16 if self.autocast else SAME_GRADIENT
         if alone and (gradients[0] - expected).norm() > limit * expected.norm():
             raise Invalid(
@@ -348,17 +325,17 @@ class TorchTask(ModuleTask, HasGroups):
             )
         return values, gradients
 
-    def _check_together(self) -> None:
+    def _check_together(self, *, changes: bool = False) -> None:
         """Raise `Invalid` if the module has state or draws random numbers."""
         draws = self.draws_globally or self._draws_from_others
-        if draws or any(buffers(self._template)) or self._views().restores:
+        if draws or changes or any(buffers(self._template)):
             what = "draws random numbers (dropout)" if draws else "keeps buffers (BatchNorm)"
-            what = "changes its attributes" if self._views().restores else what
+            what = "changes its attributes" if changes else what
             rule = "jobs can be computed together only by a module without state"
             raise Invalid(f"{rule}, got one that {what}. {ONE_BY_ONE}")
 
-    def _vmapped(self, module: nn.Module, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
-        names, count = trainable(module), len(xs)
+    def _vmapped(self, views: Views, xs: list[Vector], batches: list[Batch]) -> tuple[Tensor, Tensor]:
+        names, count = trainable(views.module), len(xs)
         parts = torch.split(torch.stack(xs), [p.numel() for p in names.values()], 1)
         weights = {name: part.view(count, *p.shape) for (name, p), part in zip(names.items(), parts, strict=True)}
         rows = [self._augmented(batch.data[0], batch.key) for batch in batches]
@@ -366,8 +343,8 @@ class TorchTask(ModuleTask, HasGroups):
 
         def loss(weights: dict[str, Tensor], batch: tuple[Tensor, ...]) -> Tensor:
             with self._precision():
-                network: Any = lambda *inputs: functional_call(module, weights, inputs)  # noqa: E731
-                return self.forward(network, batch).loss.reshape(())
+                network: Any = lambda *inputs: functional_call(views.module, weights, inputs)  # noqa: E731
+                return self.forward(network, batch, views.loss).loss.reshape(())
 
         grads: dict[str, Tensor]
         grads, values = vmap(grad_and_value(loss))(weights, stacked)

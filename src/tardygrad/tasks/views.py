@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, compress
 from operator import is_
 from types import CellType, FunctionType
 from typing import Any
@@ -23,117 +25,141 @@ from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, type_and_first_line
 from tardygrad.tasks.compiled import compile_in_place
-from tardygrad.tasks.plain_attributes import PlainAttributes
+from tardygrad.tasks.module_state import PlainState, arrays, shared
 from tardygrad.tasks.train_mode import start_training
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
 class Views:
-    """A deep copy of `template`, bound to the last x it was given.
+    """A deep copy of a module and its loss, bound to the last x it was given.
 
     Args:
-        loss: the loss, if it is a module; threads share it.
+        loss: what is a module is copied with the template.
         share_frozen: whether copy and template share the frozen parameters.
         compiled: whether the copy is compiled by torch.compile.
     """
 
     def __init__(
-        self,
-        template: nn.Module,
-        loss: nn.Module | None = None,
-        *,
-        share_frozen: bool = True,
-        compiled: bool = False,
+        self, template: nn.Module, loss: Any = None, *, share_frozen: bool = True, compiled: bool = False
     ) -> None:
         keep_freed_memory()
-        self.module = copied(template, share_frozen=share_frozen)
+        both = [template, loss] if isinstance(loss, nn.Module) else [template]
+        self.module, *own_loss = copied_together(both, share_frozen=share_frozen)
+        self.loss = own_loss[0] if own_loss else loss
         if compiled:
             compile_in_place(self.module)
-        names = trainable(self.module)
-        self.parameters = list(names.values())
-        self.owners = [_owner(self.module, name) for name in names]
-        self.modules = list(self.module.modules())
         start_training(self.module)
+        self.modules = list(self.module.modules())
         self.modes = [module.training for module in self.modules]
-        self.sizes = [p.numel() for p in self.parameters]
-        self.g = torch.zeros(sum(self.sizes), device=self.parameters[0].device)
-        self.narrow = []  # parameters in bfloat16, whose values and gradients are copied
-        for p, part in zip(self.parameters, torch.split(self.g, self.sizes), strict=True):
-            if p.dtype == torch.float32:
-                p.grad = part.view(p.shape)  # backward adds to it in place
-            else:
-                p.grad = torch.zeros_like(p)
-                self.narrow.append((p, part.view(p.shape)))
-        self.gradients = [p.grad for p in self.parameters]
-        self.floats, self.ints = ([_owner(self.module, name) for name in group] for group in buffers(self.module))
-        persistent = self.module.state_dict().keys()
-        self.frozen: dict[str, Tensor] = {n: p for n, p in self.module.named_parameters() if not p.requires_grad}
-        self.frozen |= {name: buffer for name, buffer in self.module.named_buffers() if name not in persistent}
-        self.attributes = PlainAttributes({"": self.module} | ({"loss": loss} if loss is not None else {}))
-        bound = {id(tensor) for tensor in (*self.module.parameters(), *self.module.buffers())}
-        self.frozen |= {name: tensor for name, tensor in self.attributes.tensors() if id(tensor) not in bound}
-        self.frozen |= {f"loss.{name}": buffer for name, buffer in loss.named_buffers()} if loss is not None else {}
-        self.frozen = {name: tensor for name, tensor in self.frozen.items() if not tensor.is_inference()}
-        self.versions = [p._version for p in self.frozen.values()]
+        self.names, self.parameters = list(trainable(self.module)), list(trainable(self.module).values())
+        self.owners = [_owner(self.module, name) for name in self.names]
+        self.places = [(*_owner(self.module, name), p) for name, p in trainable(self.module, ties=True).items()]
+        self.g = torch.zeros(sum(p.numel() for p in self.parameters), device=self.parameters[0].device)
+        self.slopes = _as_parameters(self.g, self.parameters)
+        wide = [p.dtype == torch.float32 for p in self.parameters]  # others are copied from x, and to the gradient
+        self.narrow = [i for i, is_wide in enumerate(wide) if not is_wide]
+        for p, slope, is_wide in zip(self.parameters, self.slopes, wide, strict=True):
+            p.grad = slope.view(p.shape) if is_wide else torch.zeros_like(p)  # backward adds to it in place
+        self.gradients: list[Any] = [p.grad for p in self.parameters]
+        self.wide = wide
+        self.wide_gradients = [*compress(self.gradients, wide)], [*compress(self.slopes, wide)]
+        self.buffer_owners = [[_owner(self.module, name) for name in group] for group in buffers(self.module)]
+        self.buffers = self._own_buffers()
+        self.forms = _forms(self.buffers)
+        self.frozen = {n: p for n, p in self.module.named_parameters() if not p.requires_grad and not p.is_inference()}
+        self.marks = [_mark(p) for p in self.frozen.values()]
+        self.state = PlainState({"": self.module} | ({"loss": self.loss} if own_loss else {}), chain(*self.buffers))
         self.x: Vector | None = None
         self.pointer = 0
+        self.parts: list[Tensor] = []  # of x, in the form of the parameters
+        self.mirrored: tuple[Any, ...] = ()  # the vectors of buffers that are equal to the module's own, and versions
         self.probed = False
-        self.passes = 0
-        self.restores_together = False  # whether torch.func leaves its tensors in attributes, as in those of an LSTM
-        self.restores = False  # whether forward passes change plain attributes, which every step then finds unchanged
+
+    def is_as_given(self) -> bool:
+        """Whether the copy can serve another job: it is as the module was given, but for parameters and buffers."""
+        self._set_modes()
+        self._install(self.buffers)
+        self.mirrored = ()
+        if name := self.state.changed():
+            self._warn(name)
+        return self.state.known and not name
+
+    def changed(self) -> bool:
+        """Whether a training pass has changed something besides parameters and persistent buffers; warns of it."""
+        now = self._own_buffers()
+        self._install(self.buffers)
+        name = self.state.changed()
+        self._install(now)
+        if name:
+            self._warn(name)
+        return bool(name) or not self.state.known
+
+    def _warn(self, name: str) -> None:
+        rule = f"`{name}` of {type(self.module).__name__} changed, and every job starts from the module as it was given"
+        warnings.warn(f"{rule}. What must last longer than a job belongs in a persistent buffer.", stacklevel=2)
+
+    def _own_buffers(self) -> list[list[Tensor]]:
+        return [[owner._buffers.get(leaf) for owner, leaf in owners] for owners in self.buffer_owners]  # type: ignore[misc]
+
+    def _install(self, tensors: list[list[Tensor]]) -> None:
+        for owners, own in zip(self.buffer_owners, tensors, strict=True):
+            for (owner, leaf), buffer in zip(owners, own, strict=True):
+                owner._buffers[leaf] = buffer
+
+    def _set_modes(self) -> None:
+        for module, mode in zip(self.modules, self.modes, strict=True):
+            if module.training != mode:
+                module.training = mode
 
     def bind(self, x: Vector, module_buffers: ModuleBuffers | None, *, training: bool) -> None:
-        """Make the parameters views of x and the buffers views of `module_buffers`, and set the mode."""
+        """Make the parameters views of x, give the buffers their values, and set the mode."""
         if training and not self.module.training:
-            for module, mode in zip(self.modules, self.modes, strict=True):
-                module.training = mode
-        self._bind(x, module_buffers)
-        if self.module.training and not training:
-            self.module.eval()  # after x is bound: it may merge adapters
-            self.versions = [p._version for p in self.frozen.values()]
-        if self.restores:
-            self.attributes.restore()
-
-    def _bind(self, x: Vector, module_buffers: ModuleBuffers | None) -> None:
+            self._set_modes()
         if x is not self.x or x.data_ptr() != self.pointer:
             if x.shape != self.g.shape or x.dtype != torch.float32:
                 raise Invalid(
                     f"x must be a flat float32 tensor of length {len(self.g)}, got {x.dtype} {list(x.shape)}."
                 )
-            for p, part in zip(self.parameters, torch.split(x, self.sizes), strict=True):
-                if p.dtype == torch.float32:
-                    p.data = part.view(p.shape)
+            self.parts = _as_parameters(x, self.parameters)
+            for p, part in zip(*self._wide(), strict=True):
+                p.data = part
+            for p, gradient in zip(self.parameters, self.gradients, strict=True):
+                p.grad = gradient  # which an evaluation may have replaced
+            if not all(map(Tensor.is_set_to, *self.wide_gradients)):
+                for gradient, slope in zip(*self.wide_gradients, strict=True):
+                    gradient.data = slope
             self.x, self.pointer = x, x.data_ptr()  # a reference to x, so that its memory is not reused
-        if self.narrow:
-            for p, part in zip(self.parameters, torch.split(x, self.sizes), strict=True):
-                if p.dtype != torch.float32:
-                    p.data.copy_(part.view(p.shape))
-        if not self.floats and not self.ints:
-            return
-        if module_buffers is None:
-            raise Invalid("this module has buffers, got none. Start with module_buffers=task.init_module_buffers().")
-        for buffer, part, same in self._pairs(module_buffers):
-            if same:
-                buffer.data = part.view(buffer.shape)
-            else:
-                buffer.copy_(part.view(buffer.shape))
+        for i in self.narrow:
+            self.parameters[i].data.copy_(self.parts[i])
+        if any(self.buffers) and (module_buffers is None or self.mirrored != _versions(module_buffers)):
+            if module_buffers is None:
+                fix = "Start with module_buffers=task.init_module_buffers()."
+                raise Invalid(f"this module has buffers, got none. {fix}")
+            for own, flat in zip(self._own_buffers(), module_buffers, strict=True):
+                for buffer, part in zip(own, _as_parameters(flat, own), strict=True):
+                    buffer.data.copy_(part)
+            self.mirrored = ()
+        if self.module.training and not training:
+            self.module.eval()  # after x is bound: it may merge adapters
+            self.marks = [_mark(p) for p in self.frozen.values()]
+
+    def _wide(self) -> tuple[list[nn.Parameter], list[Tensor]]:
+        """The float32 parameters, and their parts of x."""
+        return [*compress(self.parameters, self.wide)], [*compress(self.parts, self.wide)]
 
     def clear_gradient(self) -> None:
         """Set the gradient to zero."""
         self.g.zero_()
-        for p, _ in self.narrow:
-            p.grad.zero_()  # type: ignore[union-attr]
+        for i in self.narrow:
+            self.gradients[i].zero_()
 
     def check_frozen(self, who: str) -> None:
-        """Raise `Invalid` if a frozen parameter or another constant has changed, which later jobs would see."""
-        for (name, p), version in zip(self.frozen.items(), self.versions, strict=True):
-            if p._version != version:
-                rule = f"{who} must not change frozen parameters or constants, which all jobs share"
+        """Raise `Invalid` if a frozen parameter has changed, which all jobs share."""
+        for (name, p), mark in zip(self.frozen.items(), self.marks, strict=True):
+            if _mark(p) != mark:
                 fix = "Keep it in a persistent buffer, or train the parameter."
-                if name.startswith("loss."):
-                    fix = "Make the loss a part of the module, and use a loss of (module, batch)."
-                raise Invalid(f"{rule}, got `{name}`. {fix}")
+                raise Invalid(f"{who} must not change frozen parameters, which all jobs share, got `{name}`. {fix}")
 
     def check_reached(self, loss: Tensor) -> None:
         """Raise `Invalid` if the loss depends on another module's parameter in place of one of this module."""
@@ -158,38 +184,88 @@ class Views:
             fix = "Make it a part of the module (of a list, an nn.ModuleList), or freeze it: requires_grad_(False)."
             raise Invalid(f"{rule}, got one of shape {list(others[0].shape)}. {fix}")
 
-    def check_unchanged(self, who: str) -> None:
-        """Raise `Invalid` if user code has left the module changed, which would affect later steps and jobs."""
-        parts = zip(self.parameters, self.owners, self.gradients, strict=True)
-        if any(owner._parameters[leaf] is not p or p.grad is not g for p, (owner, leaf), g in parts):
-            fix = "Do not call zero_grad, which the task does, and do not replace parameters."
-            raise Invalid(f"{who} must leave parameters and their gradients in place. {fix}")
-        if not all(p.requires_grad for p in self.parameters):
-            raise Invalid(f"{who} must not freeze parameters. Freeze them before the module is given to the task.")
-        if [module.training for module in self.modules] != self.modes:
-            raise Invalid(
-                f"{who} must leave every part of the module in the mode, training or evaluation, that it had."
+    def collect(self, module_buffers: ModuleBuffers | None) -> None:
+        """Take over into x, the gradient and the buffers what a step has left in other memory."""
+        for owner, leaf, p in self.places:
+            if owner._parameters.get(leaf) is not p or not p.requires_grad:
+                rule = f"a pass must not replace or freeze parameters, got `{leaf}` of {type(owner).__name__}"
+                raise Invalid(f"{rule}. Change its values in place, or freeze it before the task gets the module.")
+        wide = self._wide()
+        if not all(map(Tensor.is_set_to, *wide)):
+            self._take_over(
+                [i for i, p in enumerate(self.parameters) if self.wide[i] and not p.is_set_to(self.parts[i])]
             )
+        for i in self.narrow:
+            now, then = self.parameters[i].detach().contiguous(), self.parts[i].to(torch.bfloat16)
+            if not torch.equal(now.view(torch.int16), then.view(torch.int16)):
+                raise Invalid(f"a pass must not change bfloat16 parameters, got `{self.owners[i][1]}`. Use float32.")
+        gradients = [p.grad for p in self.parameters]
+        if (
+            self.narrow
+            or not all(map(is_, gradients, self.gradients))
+            or not all(map(Tensor.is_set_to, *self.wide_gradients))
+        ):
+            for i, found in enumerate(gradients):
+                own, slope = self.gradients[i], self.slopes[i]
+                if found is None:
+                    slope.zero_()
+                elif not found.is_set_to(slope):
+                    slope.copy_(found.to_dense())
+                if self.wide[i] and not own.is_set_to(slope):
+                    own.data = slope
+                self.parameters[i].grad = own
+        if module_buffers is not None:
+            self._check_buffers(tensors := self._own_buffers())
+            for own, flat in zip(tensors, module_buffers, strict=True):
+                if own:
+                    with torch.no_grad():
+                        torch.cat([buffer.ravel() for buffer in own], out=flat)
+            self.mirrored = _versions(module_buffers)
 
-    def collect_gradient(self) -> None:
-        """Copy the gradients that are not views of the vector into it."""
-        for p, part in self.narrow:
-            part.copy_(p.grad)  # type: ignore[arg-type]
+    def _check_buffers(self, now: list[list[Tensor]]) -> None:
+        """Raise `Invalid` for buffers of another form, and for replaced ones that had another name too."""
+        replaced = [old for new, old in zip(chain(*now), chain(*self.buffers), strict=True) if new is not old]
+        held = {id(b) for part in self.modules for b in part._buffers.values()} if replaced else set()
+        if any(id(old) in held for old in replaced) or _forms(now) != self.forms:
+            raise Invalid("a pass must not remove, resize or untie persistent buffers. Change them in place.")
 
-    def write_back(self, module_buffers: ModuleBuffers | None) -> None:
-        """Copy back buffers that the forward pass could not change in place: other dtypes, and replaced tensors."""
-        if module_buffers is None or not (self.floats or self.ints):
-            return
-        for buffer, part, same in self._pairs(module_buffers):
-            if not same or buffer.data_ptr() != part.data_ptr():
-                part.copy_(buffer.detach().reshape(-1))
+    def _take_over(self, moved: list[int]) -> None:
+        """Copy parameters that got memory of their own to x, and make them views of it again."""
+        names = self.names
+        others = list(arrays(self.module))
+        for i in moved:
+            p, part = self.parameters[i], self.parts[i]
+            if (p.shape, p.dtype, p.is_contiguous()) != (part.shape, part.dtype, True):
+                got = f"`{names[i]}` as {p.dtype} {list(p.shape)} with the strides {p.stride()}"
+                raise Invalid(f"a pass must leave parameters in their form, {part.dtype} and contiguous, got {got}.")
+            rest: list[tuple[str, Any]] = [(names[j], other) for j, other in enumerate(self.parameters) if j != i]
+            rest += [(names[j], other) for j, other in enumerate(self.parts) if j != i]
+            if both := shared({names[i]: p}, rest + others) or shared({names[i]: part}, others):
+                rule = "a pass must not give a parameter memory that something else shares"
+                got = f"`{both[0]}` and `{both[1]}`"
+                raise Invalid(f"{rule}, got {got}. Change it in place: weight.data.copy_(values).")
+        for i, values in [(i, self.parameters[i].detach().clone()) for i in moved]:
+            self.parts[i].copy_(values)
+        for i in moved:
+            self.parameters[i].data = self.parts[i]
 
-    def _pairs(self, module_buffers: ModuleBuffers) -> Iterator[tuple[Tensor, Tensor, bool]]:
-        """(buffer, its slice of the flat tensor, whether their dtypes agree)"""
-        for owned, flat in zip((self.floats, self.ints), module_buffers, strict=True):
-            tensors = [getattr(owner, leaf) for owner, leaf in owned]
-            for buffer, part in zip(tensors, torch.split(flat, [b.numel() for b in tensors]), strict=True):
-                yield buffer, part, buffer.dtype == flat.dtype
+
+def _as_parameters(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The parts of a vector in the shapes of the parameters."""
+    parts = torch.split(flat, [p.numel() for p in parameters])
+    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+
+def _versions(module_buffers: ModuleBuffers) -> tuple[Any, ...]:
+    return tuple((id(flat), flat._version, flat.data_ptr()) for flat in module_buffers)
+
+
+def _forms(groups: list[list[Tensor]]) -> list[Any]:
+    return [None if b is None else (b.shape, b.dtype) for group in groups for b in group]
+
+
+def _mark(p: Tensor) -> tuple[int, int]:
+    return p._version, p.data_ptr() if p.layout == torch.strided else 0
 
 
 def keep_freed_memory() -> None:
@@ -212,18 +288,26 @@ def copied(module: nn.Module, *, share_frozen: bool = False) -> nn.Module:
     Args:
         share_frozen: whether copy and original share the frozen parameters.
     """
-    frozen = [p for p in module.parameters() if not p.requires_grad] if share_frozen else []
+    return copied_together([module], share_frozen=share_frozen)[0]
+
+
+def copied_together(modules: Sequence[nn.Module], *, share_frozen: bool) -> list[nn.Module]:
+    """Deep copies of modules that may refer to each other."""
+    frozen = [p for module in modules for p in module.parameters() if not p.requires_grad] if share_frozen else []
     copies: dict[int, Any] = {id(p): p for p in frozen}
     try:
-        clone = copy.deepcopy(module, copies)
+        clones = copy.deepcopy(list(modules), copies)
     except RuntimeError as error:
         fix = "Replace torch.nn.utils.weight_norm, for example, by torch.nn.utils.parametrizations.weight_norm."
         raise Invalid(f"a module must be one that can be copied: {type_and_first_line(error)}. {fix}") from error
-    for part in clone.modules():
-        vars(part).update({name: _rebound(value, copies) for name, value in vars(part).items() if callable(value)})
-    if _ties(clone) != _ties(module):
-        raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__}, which unties them.")
-    return clone
+    for part in (part for clone in clones for part in clone.modules()):
+        own = vars(part)
+        for table in (own, *(value for value in own.values() if isinstance(value, dict))):  # hooks are in dicts
+            table.update({k: _rebound(value, copies) for k, value in table.items() if isinstance(value, FunctionType)})
+    for module, clone in zip(modules, clones, strict=True):
+        if _ties(clone) != _ties(module):
+            raise Invalid(f"a deep copy must keep tied weights tied, got {type(module).__name__}, which unties them.")
+    return clones
 
 
 def _rebound(value: Any, copies: dict[int, Any], depth: int = 3) -> Any:
@@ -248,9 +332,9 @@ def _rebound(value: Any, copies: dict[int, Any], depth: int = 3) -> Any:
     return again
 
 
-def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters in the vector, in the module's order; tied ones once, under their first name."""
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+def trainable(module: nn.Module, *, ties: bool = False) -> dict[str, nn.Parameter]:
+    """The parameters in the vector, in the module's order; tied ones once, under their first name, or under all."""
+    return {name: p for name, p in module.named_parameters(remove_duplicate=not ties) if p.requires_grad}
 
 
 def buffers(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -265,14 +349,6 @@ def flatten(tensors: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> Te
     """All values in one flat tensor."""
     parts = [t.detach().reshape(-1).to(dtype) for t in tensors]
     return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
-
-
-def fingerprint(p: Tensor) -> tuple[Any, ...]:
-    """What tells whether a frozen parameter has changed, even through `.data`: one pass over its bits."""
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(p.element_size(), torch.uint8)
-    values = p.detach().contiguous().view(-1).view(bits)
-    sums = [int(part.sum(dtype=torch.int64)) for part in (values[0::2], values[1::2])]
-    return p.shape, p.dtype, p.requires_grad, *sums
 
 
 def flat_buffers(module: nn.Module) -> ModuleBuffers | None:
@@ -356,12 +432,11 @@ def check(module: nn.Module) -> None:
         if b.dtype == torch.float64 or b.is_complex():
             rule = "persistent buffers must fit in float32 or int64"
             raise Invalid(f"{rule}, got {b.dtype} in `{n}`. Use module.float().")
-    bound, end, last = parameters | floats | ints, 0, ""
-    for n, t in sorted(every.items(), key=lambda item: item[1].data_ptr()):
-        if t.numel() and t.data_ptr() < end and (n in bound or last in bound):
-            raise Invalid(f"`{last}` and `{n}` share memory. Tie weights as one Parameter under both names.")
-        reach = t.data_ptr() + t.numel() * t.element_size()
-        end, last = (reach, n) if reach > end else (end, last)
+    if both := shared(parameters | floats | ints, arrays(module)):
+        fix = (
+            "Tie weights as one Parameter under both names; give other tensors and arrays memory of their own: clone()."
+        )
+        raise Invalid(f"`{both[0]}` and `{both[1]}` share memory, which copies of a module lose. {fix}")
 
 
 def _ties(module: nn.Module) -> list[tuple[str, str]]:

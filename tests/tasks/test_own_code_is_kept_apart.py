@@ -359,7 +359,7 @@ def no_gradient(how: str) -> Any:
             lambda: tg.shard(Ends(), clients=2, how="label", labels=[[1], [1, 2]] * 6),
             "labels that are integers",
         ),
-        (lambda: task(parameter_groups=lambda m: [{"params": [1]}]), "got `params` with an item of type int"),
+        (lambda: task(parameter_groups=lambda m: [{"params": [1]}]), "one of the module's, and in one group only"),
         (lambda: no_gradient("short"), r"of the form of x, torch.float32 \[10\], got torch.float32 \[1\]"),
         (lambda: no_gradient("double"), "got torch.float64"),
         (lambda: no_gradient("none"), "got NoneType"),

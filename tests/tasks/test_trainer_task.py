@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -149,51 +148,27 @@ def test_clipped_methods_with_a_rate_need_a_clip() -> None:
 
 
 def test_what_a_loop_returns_is_checked() -> None:
-    def move(module: Any, job: Job) -> Any:
+    def loop(module: Any, job: Job) -> Any:
         squares = tg.SquaredMoves(module)
         module[0].weight.data += 1
-        total = torch.ones_like(squares.total)
-        bad = total.half(), "x", total[1:], total.to_sparse(), total.to("meta"), -total
-        if job.serial == 8:
+        if job.serial == 4:
             module.register_buffer("more", torch.zeros(2))
-        if job.serial in (10, 11):
-            weight = module[0].weight.detach()
-            module[0].weight = nn.Parameter([weight.to_sparse(), weight.to(torch.complex64)][job.serial - 10])
-        wrong: list[Any] = [[0.5], *(tg.LocalResult(squares=value) for value in (squares, *bad))]
-        return [*wrong, None, tg.LocalResult(steps=np.int64(3)), None, None][job.serial]
+        wrong: list[Any] = [squares, torch.ones(task.parameters).half(), "x"]
+        return [[0.5], *(tg.LocalResult(squares=value) for value in wrong), None, tg.LocalResult(steps=-1)][job.serial]
 
-    task = own(network(), move)
-    size = task.parameters
-    squares = rf"SquaredMoves, or a dense float32 tensor with shape \[{size}\], got "
+    task = own(network(), loop)
+    squares = rf"SquaredMoves, or a float32 tensor with shape \[{task.parameters}\], got "
     texts = (
         "must return the mean loss as a number, a LocalResult or None, got list",
         "call its `add` after each",
-        rf"{squares}\[{size}\] of torch.float16",
+        rf"{squares}torch.float16",
         rf"{squares}str",
-        rf"{squares}\[{size - 1}\] of torch.float32",
-        rf"{squares}\[{size}\] of torch.float32 \(torch.sparse_coo\)",
-        rf"{squares}\[{size}\] of torch.float32 \(meta\)",
-        "`squares` must not be negative, got -1",
-        "must not add, remove or resize persistent buffers",
-        r"`steps` must be a whole number, 0 or more, got np.int64\(3\)\. Convert it by int",
-        "must leave parameters and buffers dense and real, got `0.weight`",
-        "must leave parameters and buffers dense and real, got `0.weight`",
+        "must not add, remove, freeze, reorder or resize parameters or persistent buffers",
+        "`steps` must be a whole number, 0 or more, got -1",
     )
     for serial, text in enumerate(texts):
         with pytest.raises(tg.Invalid, match=text):
             tg.work(Job(0, serial, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
-
-
-def test_squares_that_are_no_numbers_are_refused_though_the_model_is_finite() -> None:
-    def loop(module: Any, job: Job) -> tg.LocalResult:
-        squares = tg.SquaredMoves(module)
-        squares.total = [squares.total * math.nan, None][job.serial]
-        return tg.LocalResult(0.0, 1, squares)
-
-    task = own(network(), loop)
-    job = Job(0, 0, 0, task.init(0), 1, None, seed=0)
-    with pytest.raises(tg.Invalid, match="`squares` must be finite if the model is"):
-        tg.work(job, task, method(steps=False))
 
 
 def test_a_sparse_constant_that_a_loop_attaches_ends_with_the_job() -> None:
@@ -246,7 +221,7 @@ def test_a_loop_that_changes_the_parameters_shapes_is_refused() -> None:
         module[0] = nn.Linear(3, 5)
 
     task = own(network(), loop)
-    with pytest.raises(tg.Invalid, match="must not add, remove, freeze, reorder or resize trainable parameters"):
+    with pytest.raises(tg.Invalid, match="must not add, remove, freeze, reorder or resize parameters"):
         tg.work(Job(0, 0, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
     with pytest.raises(tg.Invalid, match="`train` must be a function of"):
         own(network(), loop=3)

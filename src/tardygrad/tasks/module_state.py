@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -130,25 +130,43 @@ def fingerprint(tensor: Tensor) -> tuple[Any, ...]:
     return *facts, *(int(part.sum(dtype=torch.int64)) for part in (values[0::2], values[1::2]))
 
 
+def referred(value: Any, *, into_globals: bool = False) -> Iterator[Any]:
+    """All objects that a value refers to, but not what is in modules, classes and tensors.
+
+    Args:
+        into_globals: whether a function refers to the globals that it names, if these are its own module's.
+    """
+    seen, inside = set[int](), deque([value])  # the nearest first
+    while inside:
+        item = inside.popleft()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        yield item
+        if isinstance(item, FunctionType):
+            inside += [item.__closure__, item.__defaults__, item.__kwdefaults__]
+            named = [item.__globals__.get(name) for name in _names(item.__code__) if into_globals]
+            home = item.__globals__
+            inside += [each for each in named if not isinstance(each, FunctionType) or each.__globals__ is home]
+        elif not isinstance(item, type | ModuleType | nn.Module | Tensor | np.ndarray):
+            inside += gc.get_referents(item)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes in a function and in those inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        yield from _names(inner) if isinstance(inner, CodeType) else ()
+
+
 def arrays(module: nn.Module) -> Iterator[tuple[str, Array]]:
     """All tensors and arrays that a module refers to, also in lists, objects and closures of functions, with names."""
-    seen = {id(part) for part in module.modules()}
     for path, part in module.named_modules():
-        own = vars(part)
-        tables = {name: value for name, value in own.items() if name not in ("_parameters", "_buffers", "_modules")}
-        for name, value in (own["_parameters"] | own["_buffers"] | tables).items():
-            inside = [value]
-            while inside:
-                item = inside.pop()
-                if id(item) in seen or isinstance(item, type | ModuleType | nn.Module):
-                    continue
-                seen.add(id(item))
+        tables = vars(part) | part._parameters | part._buffers
+        for name in tables.keys() - {"_parameters", "_buffers", "_modules"}:
+            for item in referred(tables[name]):
                 if isinstance(item, Tensor | np.ndarray):
                     yield f"{path}.{name}".strip("."), item
-                elif isinstance(item, FunctionType):
-                    inside += [item.__closure__, item.__defaults__, item.__kwdefaults__]
-                else:
-                    inside += gc.get_referents(item)
 
 
 def shared(bound: Mapping[str, Tensor], others: Iterable[tuple[str, Array]]) -> tuple[str, str] | None:

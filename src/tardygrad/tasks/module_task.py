@@ -25,14 +25,16 @@ from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.pretrained import save
 from tardygrad.tasks.scores import Metrics, Scores, check_scores, checked
 from tardygrad.tasks.torch_settings import settings_restored
-from tardygrad.tasks.train_mode import draws, overrides_train_or_eval, start_training
 from tardygrad.tasks.views import (
     Views,
     buffers,
     check,
     copied,
+    draws,
     flat_buffers,
     flatten,
+    overrides_train_or_eval,
+    start_training,
     trainable,
 )  # fmt: skip
 
@@ -41,29 +43,7 @@ Evaluate = Callable[[nn.Module, Any], Mapping[str, float]]
 
 
 class ModuleTask:
-    """The part of a task that knows the module: x_0, buffers, evaluation. Each thread has a copy of the module.
-
-    Args:
-        module: a module, whose weights are x_0; or a function without arguments that creates one, whose initial weights
-            then depend on the run's seed.
-        loss: a function of (output, target), or of (module, batch), to the mean loss of a batch; None takes the `loss`
-            of the module's output, as in `transformers`.
-        test: the test set: tensors (inputs..., target), a dataset, an iterable of batches, or a function without
-            arguments that returns one of these; without it nothing can be evaluated.
-        evaluate: replaces the evaluation: a function of (module, test) to scores by name; None computes the mean loss
-            and `scores`.
-        evaluate_batch: rows per batch of an evaluation.
-        client_test: test sets of clients, for `evaluate_clients` of a run: a list with one for each client, a mapping
-            from ids to test sets, which may leave out clients, or a function of the client; None uses training data.
-        scores: a function of all outputs and targets to scores by name; or metrics by name, such as those of
-            torchmetrics; None is the accuracy, if targets are classes.
-        module_buffers: "average" persistent buffers (BatchNorm) over a round's updates, or "refuse" modules with any.
-        collate: makes a batch of a list of rows; None is torch's `default_collate`.
-        device: the torch device of data, vectors and module.
-        autocast: run forward passes in bfloat16 where torch considers it safe; vectors stay float32.
-        uncut: creates the whole network if `module` is only its last layers; None if it is complete.
-        compile: compile the module by torch.compile, at the first step of each process or thread.
-    """
+    """The part of a task that knows the module: x_0, buffers, evaluation. Each thread has a copy of the module."""
 
     clients: int
     ids: tuple[str, ...] | None

@@ -22,7 +22,8 @@ from tardygrad.tasks.forward import Loss
 from tardygrad.tasks.module_task import Evaluate, ModuleTask
 from tardygrad.tasks.original_module import checked_once
 from tardygrad.tasks.scores import Scores
-from tardygrad.tasks.views import Views, buffers, flat_buffers, flatten, trainable, without_numbers
+from tardygrad.tasks.torch_task import TorchTask
+from tardygrad.tasks.views import Views, buffers, flat_buffers, flatten, trainable
 
 
 class SquaredMoves:
@@ -75,32 +76,23 @@ def _number(loss: Any) -> float:
         raise Invalid(f"`train` must return the mean loss as a number, a LocalResult or None, got {got}.") from error
 
 
-def _buffer_shapes(module: nn.Module) -> list[dict[str, torch.Size]]:
-    return [{name: buffer.shape for name, buffer in some.items()} for some in buffers(module)]
-
-
-def _check_squares(result: LocalResult, x: Tensor, moved: bool) -> Tensor | None:
+def _squares(result: LocalResult, x: Tensor, start: Tensor) -> Tensor | None:
     """The squares of the moves that a training loop returned; raises `Invalid` if they cannot be those of its job."""
-    squares = result.squares
-    if isinstance(squares, SquaredMoves):
-        check_integer("squares.steps", squares.steps, 0)
-        squares = squares.total
+    squares = result.squares.total if isinstance(result.squares, SquaredMoves) else result.squares
     if squares is None:
         return None
-    rule = f"`squares` must be SquaredMoves, or a dense float32 tensor with shape {list(x.shape)}"
-    if not isinstance(squares, Tensor):
-        raise Invalid(f"{rule}, got {type(squares).__name__}.")
-    if (squares.dtype, squares.shape, squares.layout) != (torch.float32, x.shape, torch.strided) or squares.is_meta:
-        kind = "meta" if squares.is_meta else str(squares.layout)
-        raise Invalid(f"{rule}, got {list(squares.shape)} of {squares.dtype} ({kind}).")
-    if (squares < 0).any():
-        raise Invalid(f"`squares` must not be negative, got {float(squares.min()):g}.")
-    if not squares.isfinite().all() and x.isfinite().all():
-        raise Invalid("`squares` must be finite if the model is, got NaN or infinity.")
-    if isinstance(result.squares, SquaredMoves) and moved and not (result.squares.steps and squares.any()):
+    if not isinstance(squares, Tensor) or (squares.dtype, squares.shape) != (torch.float32, x.shape):
+        got = f"{squares.dtype} {list(squares.shape)}" if isinstance(squares, Tensor) else type(squares).__name__
+        raise Invalid(f"`squares` must be SquaredMoves, or a float32 tensor with shape {list(x.shape)}, got {got}.")
+    if isinstance(result.squares, SquaredMoves) and not squares.any() and not torch.equal(x, start):
         fix = "Make it before the first optimizer step, and call its `add` after each."
         raise Invalid(f"`squares` must have every move, got none. {fix}")
     return squares.detach().to(x.device)
+
+
+def _forms(module: nn.Module) -> list[dict[str, Any]]:
+    groups = trainable(module), *buffers(module)
+    return [{name: (tensor.shape, tensor.dtype, tensor.layout) for name, tensor in group.items()} for group in groups]
 
 
 Train = Callable[[nn.Module, Job], float | Tensor | LocalResult | None]
@@ -124,7 +116,7 @@ class TrainerTask(ModuleTask, OwnLoop):
     TrainerTask(Linear, parameters=8, clients=4)
     """
 
-    @checked(passes_to=(ModuleTask,))
+    @checked(passes_to=(TorchTask,))
     def __init__(
         self,
         module: nn.Module | Callable[[], nn.Module],
@@ -159,28 +151,17 @@ class TrainerTask(ModuleTask, OwnLoop):
         views.bind(as_vector(own.x), own.module_buffers, training=True)
         module = views.module
         module.zero_grad(set_to_none=True)
-        shapes = _buffer_shapes(module)
         start = flatten(trainable(module).values()).to(self.device)  # x_s, rounded where parameters are bfloat16
         with self._frozen_unchanged("`train`"), seeded(streams.key(job.seed, "train", job.client, job.serial)):
             result = self._train(module, job.copied())
         if not isinstance(result, LocalResult):
             result = LocalResult(math.nan if result is None else result)  # type: ignore[arg-type]
-        loss, parameters = _number(result.loss), trainable(module).values()
-        if [p.shape for p in parameters] != self._shapes or list(trainable(module)) != self._names:
-            rule = "`train` must not add, remove, freeze, reorder or resize trainable parameters"
-            raise Invalid(f"{rule}, got others after a job.")
-        floats, ints = buffers(module)
-        bad = [name for name, p in trainable(module).items() if p.is_complex()]
-        if bad := without_numbers(trainable(module) | floats | ints) + bad:
-            raise Invalid(f"`train` must leave parameters and buffers dense and real, got `{bad[0]}`, which is not.")
-        if _buffer_shapes(module) != shapes:
-            raise Invalid("`train` must not add, remove or resize persistent buffers, got others after a job.")
         check_integer("steps", result.steps, 0)
         steps = result.steps or (result.squares.steps if isinstance(result.squares, SquaredMoves) else job.steps or 0)
-        after = flat_buffers(module)
-        x = flatten(parameters).to(self.device)
-        squares = _check_squares(result, x, moved=not torch.equal(x, start))
-        return Trained(x, loss, steps, squares, after, start)
+        if _forms(module) != _forms(self._template):
+            raise Invalid("`train` must not add, remove, freeze, reorder or resize parameters or persistent buffers.")
+        x = flatten(trainable(module).values()).to(self.device)
+        return Trained(x, _number(result.loss), steps, _squares(result, x, start), flat_buffers(module), start)
 
     def samples(self, client: int) -> int:
         """The number of a client's training rows, as given."""

@@ -19,14 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, type_and_first_line
-from tardygrad.tasks.compiled import compile_in_place
 from tardygrad.tasks.module_state import PlainState, arrays, shared
-from tardygrad.tasks.train_mode import start_training
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
@@ -332,6 +331,60 @@ def _rebound(value: Any, copies: dict[int, Any], depth: int = 3) -> Any:
     return again
 
 
+def overrides_train_or_eval(module: nn.Module) -> bool:
+    """Whether a module, or a part of it, overrides `train` or `eval`."""
+    inherited = (nn.Module.train, nn.Module.eval)
+    return any(
+        (type(part).train, type(part).eval) != inherited or not vars(part).keys().isdisjoint(("train", "eval"))
+        for part in module.modules()
+    )
+
+
+def start_training(module: nn.Module) -> None:
+    """Call `train()`. If the module is in training mode already, its parts in evaluation mode stay in it."""
+    in_eval = [part for part in module.modules() if not part.training] if module.training else []
+    module.train()
+    for part in in_eval:
+        if not part.training:
+            continue
+        if overrides_train_or_eval(part):
+            part.eval()
+        else:
+            part.training = False  # not `eval`, which would change parts of it that are in training mode
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether a module is known to use torch's global generator in training."""
+    return any(
+        isinstance(m, nn.RReLU)
+        or (isinstance(m, _DropoutNd) and m.p > 0)
+        or (isinstance(m, nn.MultiheadAttention | nn.RNNBase) and m.dropout > 0)
+        for m in module.modules()
+    )
+
+
+def compile_in_place(module: nn.Module) -> None:
+    """Compile the module's calls, at the first one; where that fails, it runs uncompiled, and a warning says why."""
+    module.compile()
+    compiled: Any = module._compiled_call_impl
+    failed = False
+
+    def call(*inputs: Any, **named: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            from torch._dynamo.exc import TorchDynamoException  # slow to import, and only needed here
+
+            try:
+                return compiled(*inputs, **named)
+            except TorchDynamoException as error:
+                failed = True
+                what = f"{type(module).__name__} cannot be compiled here and runs uncompiled"
+                warnings.warn(f"{what} ({type_and_first_line(error)}).", stacklevel=2)
+        return module._call_impl(*inputs, **named)  # type: ignore[no-untyped-call]
+
+    module._compiled_call_impl = call
+
+
 def trainable(module: nn.Module, *, ties: bool = False) -> dict[str, nn.Parameter]:
     """The parameters in the vector, in the module's order; tied ones once, under their first name, or under all."""
     return {name: p for name, p in module.named_parameters(remove_duplicate=not ties) if p.requires_grad}
@@ -363,47 +416,29 @@ def groups_of(
     module: nn.Module, parameter_groups: Callable[[nn.Module], Sequence[Mapping[str, Any]]]
 ) -> tuple[ParameterGroup, ...]:
     """Parameter groups, as `torch.optim` takes them, as parts of the vector."""
-    names, at = trainable(module), 0
-    slices: dict[int, slice] = {}
+    names, at, slices = trainable(module), 0, dict[int, slice]()
     for p in names.values():
         slices[id(p)], at = slice(at, at + p.numel()), at + p.numel()
-    groups = []
-    rule = "`parameter_groups` must be a function of the module to a list of groups, each a dict with `params`"
     found = parameter_groups(module) if callable(parameter_groups) else None
-    if not isinstance(found, Sequence):
-        raise Invalid(f"{rule}, got {type(parameter_groups if found is None else found).__name__}.")
+    if not isinstance(found, Sequence) or not all(isinstance(each, Mapping) and "params" in each for each in found):
+        rule = "`parameter_groups` must be a function of the module to a list of groups, each a dict with `params`"
+        raise Invalid(f"{rule}, got {parameter_groups if found is None else found!r:.80}.")
+    groups = []
     for given in found:
-        if not isinstance(given, Mapping) or "params" not in given:
-            got = f"one with {[*given]}" if isinstance(given, Mapping) else type(given).__name__
-            raise Invalid(f"{rule}, got {got}.")
         options = {key: value for key, value in given.items() if key != "params"}
         if "lr" in options:
-            raise Invalid(
-                f"parameter groups have the method's `local_lr`, got lr={options['lr']!r} in one. Leave it out."
-            )
-        own = [p for p in _parameters(given["params"], rule) if p.requires_grad]
-        groups.append(ParameterGroup(tuple(slices.pop(id(p), slice(0, 0)) for p in own), options))
-        if any(part.start == part.stop for part in groups[-1].slices):
-            raise Invalid("every parameter must be in one group, got one in two, or one that is not trained.")
+            got = f"lr={options['lr']!r} in one"
+            raise Invalid(f"parameter groups have the method's `local_lr`, got {got}. Leave it out.")
+        params = [given["params"]] if isinstance(given["params"], Tensor) else given["params"]
+        own = [item[1] if isinstance(item, tuple) else item for item in params]  # pairs have names
+        parts = [slices.pop(id(p), None) for p in own if not isinstance(p, Tensor) or p.requires_grad]
+        if None in parts:
+            raise Invalid("every parameter of a group must be one of the module's, and in one group only.")
+        groups.append(ParameterGroup(tuple(part for part in parts if part), options))
     if slices:
         missing = next(name for name, p in names.items() if id(p) in slices)
         raise Invalid(f"every trainable parameter must be in a parameter group, and `{missing}` is in none.")
     return tuple(group for group in groups if group.slices)
-
-
-def _parameters(params: Any, rule: str) -> list[Tensor]:
-    """The parameters of a group, in the forms that `torch.optim` takes: tensors, one tensor, or pairs with names."""
-    given = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [params]
-    found: list[Any] = [item[1] if isinstance(item, tuple) and len(item) == 2 else item for item in given]
-    for item in found:
-        if not isinstance(item, Tensor):
-            raise Invalid(f"{rule}, got `params` with an item of type {type(item).__name__}.")
-    return found
-
-
-def without_numbers(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors that are not dense, or have no data."""
-    return [name for name, t in tensors.items() if t.layout != torch.strided or t.is_meta]
 
 
 def check(module: nn.Module) -> None:
@@ -412,7 +447,7 @@ def check(module: nn.Module) -> None:
     if lazy := [n for n, p in module.named_parameters() if is_lazy(p)]:
         raise Invalid(f"parameters must have a shape, got lazy `{lazy[0]}` in {name}. Run one forward pass first.")
     parameters, every = trainable(module), dict(module.named_parameters()) | dict(module.named_buffers())
-    if bad := without_numbers(every):
+    if bad := [n for n, t in every.items() if t.layout != torch.strided or t.is_meta]:
         raise Invalid(f"parameters and buffers must be dense tensors with data, got `{bad[0]}`, which is not.")
     if not parameters:
         raise Invalid(f"a module must have parameters to train, got none in {name}. Set requires_grad on some.")

@@ -1,5 +1,8 @@
 """The baselines: every method tuned with the same number of trials on validation rows, then run with other seeds.
 
+All methods of a workload get about the same number of local steps, and the same number of trials and of seeds; every
+searched setting has the same range for all of them, unless baselines.toml says why not.
+
 The first trials are random, the others TPE's, in batches. A trial's point follows from its number and the results of
 the trials before its batch, so it is the same for any number of processes, and the finished runs alone tell how far
 the tuning is.
@@ -7,28 +10,204 @@ the tuning is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import groupby
-from math import inf
+from math import inf, log
+from pathlib import Path
 from statistics import mean
 from typing import Literal, NamedTuple
 
+import optuna
+from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
-from experiments.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload, Point
-from experiments.progress import Progress, with_total
-from experiments.trials import mean_spread
+import tardygrad as tg
+from experiments import lib
+from experiments.lib import Progress, Values
 from tardygrad import streams
 from tardygrad.results.statistics import paired
-from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
-from tardygrad.sweeps.study import draw, quiet
 
+Range = FloatDistribution | IntDistribution
+Point = dict[str, float]
+"""A value for every searched setting."""
 Curve = list[tuple[float, float]]
 """Simulated seconds and scores."""
 
-Mark = Literal["best", "tied", ""]
+
+class BaselineCell(NamedTuple):
+    """A method on a workload and a fleet: what is tuned, and a line of a table."""
+
+    workload: str
+    fleet: str
+    method: str
+
+    def __str__(self) -> str:
+        return "-".join(self)
+
+
+@dataclass(frozen=True)
+class BaselineWorkload:
+    """A task, the fleets on which it is learnt, and how it is scored."""
+
+    name: str
+    heading: str  # of its tables
+    title: str
+    task: Values
+    fleets: list[str]
+    updates: int  # of all clients together
+    method: Values  # the settings that all methods share
+    evaluations: int  # of a run that is reported; a trial is evaluated once
+    score: Literal["accuracy", "loss"]  # in per cent, or in nats
+    worst: float  # the score of a run that did not finish
+    target: float  # the score to which the time is measured
+    seconds: float  # CPU seconds of a run, measured with one thread
+    methods: list[str] = field(default_factory=list)
+    trials: int = 0  # of each method on each fleet
+    trial_length: float = 1.0  # as a share of that of a run
+    settings_from: str = ""  # another workload, whose chosen settings are taken; this one has no trials
+    updates_of: dict[str, int] = field(default_factory=dict)  # of kinds of methods that shorten jobs
+    settings_of: dict[str, Values] = field(default_factory=dict)  # of methods, in place of their own
+    ranges: dict[str, Values] = field(default_factory=dict)  # in place of those of the plan
+
+    def score_of(self, loss: float | None, accuracy: float | None) -> float:
+        """The score of an evaluation; the worst one if the evaluation has none, or a larger loss than that."""
+        if self.score == "loss":
+            return self.worst if loss is None else min(loss, self.worst)
+        return self.worst if accuracy is None else accuracy
+
+    def final_score(self, result: StoredResult) -> float:
+        """The score after the last round."""
+        return self.score_of(result.loss, result.accuracy)
+
+    def merit(self, score: float) -> float:
+        """What tuning maximises: the score, or the negative loss."""
+        return -score if self.score == "loss" else score
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method and the settings that are searched."""
+
+    label: str
+    settings: Values  # those that are given
+    search: list[str]  # a name may be dotted, such as `weight.exponent`
+    ranges: dict[str, Values] = field(default_factory=dict)  # in place of those of workloads and of the plan
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether its rounds wait for all clients that were asked."""
+        return bool(self.settings["mode"] == "sync")
+
+
+@dataclass(frozen=True)
+class BaselinePlan:
+    """Everything that is tuned and run."""
+
+    tuning_seed: int
+    seeds: list[int]  # of the results
+    random_trials: int  # before those of TPE
+    trials_per_batch: int  # that TPE draws at a time
+    ranges: dict[str, Values]
+    fleets: dict[str, Values]
+    workloads: dict[str, BaselineWorkload]
+    methods: dict[str, Baseline]
+    comparisons: dict[str, list[tuple[str, str]]]  # pairs of methods, by what the second one has
+
+    @classmethod
+    def read(cls, text: str) -> BaselinePlan:
+        """A plan from TOML."""
+        raw = tomllib.loads(text)
+        workloads = {name: BaselineWorkload(name, **table) for name, table in raw["workload"].items()}
+        for name, workload in workloads.items():
+            if workload.settings_from:
+                workloads[name] = replace(workload, methods=workloads[workload.settings_from].methods)
+        return cls(
+            **{name: raw[name] for name in ("tuning_seed", "seeds", "random_trials", "trials_per_batch", "ranges")},
+            fleets=raw["fleet"],
+            workloads=workloads,
+            methods={name: Baseline(**table) for name, table in raw["method"].items()},
+            comparisons={title: [tuple(pair) for pair in pairs] for title, pairs in raw["comparison"].items()},
+        )
+
+    def cells(self) -> Iterator[BaselineCell]:
+        """Every method on every workload and fleet."""
+        for workload in self.workloads.values():
+            for fleet in workload.fleets:
+                for method in workload.methods:
+                    yield BaselineCell(workload.name, fleet, method)
+
+    def tuned_cell(self, cell: BaselineCell) -> BaselineCell:
+        """The cell whose trials decide the setting of this one."""
+        return cell._replace(workload=self.workloads[cell.workload].settings_from or cell.workload)
+
+    def has_trials(self, cell: BaselineCell) -> bool:
+        """Whether a cell is tuned itself."""
+        return cell == self.tuned_cell(cell)
+
+    def space(self, cell: BaselineCell) -> dict[str, Range]:
+        """The search space of a cell."""
+        method = self.methods[cell.method]
+        ranges = {**self.ranges, **self.workloads[cell.workload].ranges, **method.ranges}
+        return {name: _range(ranges[name]) for name in method.search}
+
+    def lowest(self, cell: BaselineCell) -> Point:
+        """The point with the lowest value of every setting."""
+        return {name: range.low for name, range in self.space(cell).items()}
+
+    def edges(self, cell: BaselineCell, point: Point) -> list[str]:
+        """The settings in the first or last twentieth of a logarithmic range, which could be made wider."""
+        return [name for name, range in self.space(cell).items() if _is_near_end(point[name], range)]
+
+    def run(self, cell: BaselineCell, point: Point, seed: int, *, data: str | None = None) -> PlannedRun:
+        """The run of a cell's method at a point: a trial with the tuning seed, and else one that is reported.
+
+        Args:
+            data: the folder of the workload's data.
+        """
+        workload, given = self.workloads[cell.workload], deepcopy(self.methods[cell.method].settings)
+        method = {**workload.method, **given, **workload.settings_of.get(cell.method, {})}
+        trial, updates = seed == self.tuning_seed, workload.updates_of.get(given["kind"], workload.updates)
+        rounds = round(updates * (workload.trial_length if trial else 1)) // method.get("buffer", 1)
+        task = workload.task | ({} if data is None else {"data": data}) | ({"score_on": "validation"} if trial else {})
+        tables = {
+            "task": task,
+            "fleet": self.fleets[cell.fleet],
+            "method": method,
+            "engine": {"kind": "sim", "batch": workload.task["clients"]},  # faster, with other last bits
+            "run": {
+                "rounds": rounds,
+                "evaluate_every": rounds if trial else max(rounds // workload.evaluations, 1),
+                "seed": seed,
+            },
+        }
+        for name, value in point.items():
+            table, _, key = name.rpartition(".")
+            (method[table] if table else method)[key] = value
+        return PlannedRun(f"{cell}-seed{seed}", tables)
+
+
+@cache
+def plan() -> BaselinePlan:
+    """The plan of the baselines."""
+    return BaselinePlan.read((lib.FOLDER / "baselines.toml").read_text(encoding="utf-8"))
+
+
+def _range(table: Values) -> Range:
+    """The range of a setting; it is logarithmic unless it says otherwise."""
+    kind = IntDistribution if isinstance(table["low"], int) and isinstance(table["high"], int) else FloatDistribution
+    return kind(**{"log": True, **table})
+
+
+def _is_near_end(value: float, range: Range) -> bool:
+    return range.log and not 0.05 <= log(value / range.low) / log(range.high / range.low) <= 0.95
 
 
 class BaselineLine(NamedTuple):
@@ -41,7 +220,7 @@ class BaselineLine(NamedTuple):
     times: list[float]  # simulated seconds to the end, of the seeds that finished
     times_to_target: list[float]  # simulated seconds, of the seeds that reached the workload's target
     curves: list[Curve]  # by seed
-    mark: Mark = ""
+    mark: Literal["best", "tied", ""] = ""
 
     @property
     def score(self) -> float:
@@ -51,7 +230,7 @@ class BaselineLine(NamedTuple):
     @property
     def spread(self) -> float | None:
         """The standard deviation over seeds; None: a single one."""
-        return mean_spread(self.scores)[1]
+        return lib.mean_spread(self.scores)[1]
 
     @property
     def time(self) -> float | None:
@@ -62,12 +241,6 @@ class BaselineLine(NamedTuple):
         """The score at the last evaluation until then, mean over seeds; None if a seed has none."""
         until = [[score for moment, score in curve if moment <= time] for curve in self.curves]
         return mean(scores[-1] for scores in until) if all(until) else None
-
-    def plain(self) -> Row:
-        """The same as JSON."""
-        numbers = self._asdict() | {"score": self.score, "spread": self.spread, "time": self.time}
-        del numbers["cell"]
-        return {**self.cell._asdict(), **numbers}
 
 
 def difference(
@@ -112,14 +285,18 @@ class Tuning:
         """The points of the next batch; none when all trials are done."""
         known = len(self.finished)
         end = min(known + (self.plan.trials_per_batch if known else self.plan.random_trials), self.trials)
-        with quiet():
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # multivariate TPE is experimental
             return [self._point(number) for number in range(known, end)]
 
     def _point(self, number: int) -> Point:
         """A point with three significant digits, so that a table shows exactly what was run."""
         seed = streams.key(self.plan.tuning_seed, f"baselines of {self.cell.workload}, {self.cell.fleet}", number)
         sampler = TPESampler(n_startup_trials=self.plan.random_trials, multivariate=True, seed=seed % 2**32)
-        drawn = draw(self.space, self.finished, sampler, "maximize")
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        study.add_trials(self.finished)
+        drawn = study.ask(dict(self.space)).params
         return {key: float(f"{value:.3g}") if isinstance(value, float) else value for key, value in drawn.items()}
 
 
@@ -175,17 +352,17 @@ class Baselines:
             self._runs[key] = self.plan.run(cell, point, seed, data=self.folders.get(cell.workload))
         return self._runs[key]
 
-    def summaries(self) -> list[Row]:
-        """The finished runs, as `Store.row` has them."""
+    def known_runs(self) -> list[PlannedRun]:
+        """The runs known so far, those of finished batches too."""
         runs = []
         for cell in self.plan.cells():
             if self.plan.has_trials(cell):
                 runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).finished]
             runs += [*self._batch(cell), *self.runs(cell)]
-        return [self.store.row(run) for run in runs if self.store.result(run)]
+        return runs
 
-    def progress(self) -> list[Progress]:
-        """The progress of each workload and fleet, and of everything in the last row."""
+    def progress(self) -> lib.Plan:
+        """The progress of each workload and fleet."""
         rows = []
         for (name, fleet), group in groupby(self.plan.cells(), key=lambda cell: cell[:2]):
             workload, cells = self.plan.workloads[name], list(group)
@@ -195,7 +372,7 @@ class Baselines:
             whole = workload.seconds * (trials * workload.trial_length + runs)
             left = workload.seconds * ((trials - trials_done) * workload.trial_length + runs - runs_done)
             rows.append(Progress(name, fleet, trials + runs, trials_done + runs_done, whole, left))
-        return with_total(rows)
+        return lib.Plan(rows, "fleet")
 
     def _trials_done(self, cell: BaselineCell) -> int:
         """The finished trials of a cell; none for a cell that is not tuned itself."""
@@ -249,7 +426,39 @@ def _time_to_target(curve: Curve, workload: BaselineWorkload) -> float | None:
     return next(good, None)
 
 
-if __name__ == "__main__":
-    from experiments.options import main
+def fashion_folder(plan: BaselinePlan, data: Path | None) -> str | None:
+    """The folder of Fashion-MNIST's images, None if the task finds them; raises `Invalid` if there are none."""
+    folder = data / "fashion" if data else None
+    where = str(folder.resolve()) if folder and folder.is_dir() else None
+    cell = next(cell for cell in plan.cells() if cell.workload == "fashion")
+    tg.load_spec(plan.run(cell, plan.lowest(cell), plan.seeds[0], data=where).spec).build()
+    return where
 
-    main("baselines")
+
+def main(argv: list[str] | None = None) -> None:
+    """Tune and run what is missing of the baselines, and make the tables."""
+    from experiments import baselines_page
+
+    names = ("--page", "--data", "--only", "--jobs", "--read", "--plan", "--save")
+    given = lib.options(__doc__, argv, *names, out=lib.out("runs/baselines"))
+    lib.check_page(given.page, "baselines")
+    store, folders, skipped = tg.Store(given.out, known=lib.stored_runs("baselines")), dict[str, str](), ""
+    if not (given.read or given.plan) and "fashion" in plan().workloads:
+        try:
+            folders = {"fashion": where} if (where := fashion_folder(plan(), given.data)) else {}
+        except tg.Invalid as error:
+            skipped = str(error)
+            print(f"fashion is skipped: {skipped}", file=sys.stderr)
+    results = Baselines(plan(), store, folders, ["fashion"] if skipped else [])
+    if given.plan:
+        print(results.progress().table())
+        return
+    lib.do_missing(store, results.wanted, given, lambda: results.progress().text())
+    if given.save:
+        lib.save_runs(given.save, store, results.known_runs())
+    text = baselines_page.text(results, "python -m experiments.baselines", skipped)
+    lib.publish(given.page, {"baselines": text}, lambda folder: baselines_page.draw(results, folder))
+
+
+if __name__ == "__main__":
+    lib.run_script(main)

@@ -1,33 +1,38 @@
 """The paper's seven claims, each as an experiment whose runs and rule for the verdict were fixed before the results.
 
-Settings that are not tuned come from a pilot on the seed for tuning, which no verdict uses. A verdict is `reproduced`,
-`in part` (only a part of the claim holds) or `not reproduced`.
+All trials use one task: digits, a perceptron with 3,466 parameters, and Student-t noise of tail 1.5, whose variance is
+infinite, on every gradient. N = 40, K = 5, T = 280, u = 0.1, η_ℓ = 0.3 unless a trial says otherwise. Settings that
+are not tuned come from a pilot on the seed for tuning, which no verdict uses. A verdict is `reproduced`, `in part`
+(only a part of the claim holds) or `not reproduced`; claims.toml has the claims and the rules in words.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, product
 from statistics import mean
 from typing import Any, Literal, NamedTuple
 
-from experiments.trials import (
-    FLEETS,
-    ROUNDS,
-    TUNING,
-    UNCLIPPED,
-    ClaimTrial,
-    ResultOf,
-    Tuned,
-    mean_spread,
-    mean_time,
-)
-from tardygrad.core.method import Mode
-from tardygrad.fleet import Stragglers
+import tardygrad as tg
+from experiments import lib
+from experiments.lib import FLEETS, KINDS, Mode, ResultOf, Stragglers
+from tardygrad.sweeps.store import PlannedRun
+
+TASK: dict[str, Any] = {
+    "kind": "digits",
+    "clients": 40,
+    "model": "mlp",
+    "dim": 32,
+    "noise": {"kind": "student", "tail": 1.5, "scale": 0.02},
+}
+ROUNDS, BUFFER, LOCAL_STEPS, LOCAL_LR, LOCAL_CLIP = 280, 4, 5, 0.3, 0.1
+TUNING = 0
+"""The seed for tuning; no verdict uses it."""
+UNCLIPPED = ("FADAS", "DN+DyLU")
+"""Methods that the paper on Clip² runs without local clipping; with it, their label ends in `, clipped`."""
 
 _CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -66,6 +71,69 @@ FAST = Scale(range(1, 4), ("large",), ("SGDClip", "Clip²"), (1, 10, 20))
 FULL = Scale(range(1, 11), FLEETS, tuple(FIXED), (1, 10, 20, 30))
 
 
+@dataclass(frozen=True)
+class ClaimTrial:
+    """A method with its settings on one of the paper's fleets, without a seed."""
+
+    method: str
+    mode: Mode = "client"
+    stragglers: Stragglers = "large"
+    buffer: int = BUFFER  # M
+    rounds: int = ROUNDS  # T
+    given: tuple[tuple[str, float], ...] = ()  # its own settings, besides the common ones
+
+    @property
+    def label(self) -> str:
+        """The name in tables and figures."""
+        return f"{'sync-' * (self.mode == 'sync')}{self.method}"
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """Its own settings, besides the common ones."""
+        return dict(self.given)
+
+    def at(self, **settings: float) -> ClaimTrial:
+        """The same trial with other settings."""
+        return replace(self, given=tuple({**self.settings, **settings}.items()))
+
+    def run(self, seed: int) -> PlannedRun:
+        """The run with a seed."""
+        kind = KINDS[self.method.removesuffix(", clipped")]
+        method = {"local_steps": LOCAL_STEPS, "local_lr": LOCAL_LR, "mode": self.mode, **kind, **self.settings}
+        if self.method not in UNCLIPPED:
+            method["local_clip"] = LOCAL_CLIP
+        if kind["kind"] != "dn_dylu":
+            method["buffer"] = self.buffer
+        often = 1 if "buffer" in method else BUFFER  # a method whose every arrival is a round gets M times the rounds
+        tables = {
+            "task": TASK,
+            "fleet": {"kind": "paper", "stragglers": self.stragglers},
+            "method": method,
+            "engine": {"kind": "sim", "batch": TASK["clients"]},  # a third faster, with other last bits
+            "run": {"rounds": self.rounds * often, "evaluate_every": 10 * often, "seed": seed},
+        }
+        return PlannedRun(f"{self.label}-{self.stragglers}", tables)
+
+
+class Tuned(NamedTuple):
+    """A trial whose settings are chosen from a grid, by the final accuracy on the seed for tuning."""
+
+    trial: ClaimTrial
+    grid: dict[str, tuple[float, ...]]
+
+    def trials(self) -> list[ClaimTrial]:
+        """Every point of the grid."""
+        return [self.trial.at(**dict(zip(self.grid, values, strict=True))) for values in product(*self.grid.values())]
+
+    def best(self, result_of: ResultOf) -> ClaimTrial | None:
+        """The trial with the best settings; None while a result is missing."""
+        return lib.halve(self.trials(), [lambda trial: trial.run(TUNING)], result_of, lib.score_alone)[1]
+
+    def edges(self, best: ClaimTrial) -> list[str]:
+        """The settings whose best value is the smallest or the largest of the grid."""
+        return [key for key, values in self.grid.items() if best.settings[key] in (min(values), max(values))]
+
+
 class ClaimLine(NamedTuple):
     """A trial over its seeds: a line of a claim's table."""
 
@@ -95,15 +163,6 @@ class ClaimResult(NamedTuple):
     lines: list[ClaimLine]
     remarks: str = ""  # remarks that are not part of the rule
 
-    def plain(self) -> dict[str, Any]:
-        """The result as values of JSON."""
-        checks = [check._asdict() for check in self.checks]
-        lines = [
-            {**asdict(line.trial), "given": line.trial.settings, **line._asdict(), "trial": line.trial.label}
-            for line in self.lines
-        ]
-        return {"verdict": self.verdict, "checks": checks, "remarks": self.remarks, "lines": lines}
-
 
 RuleOutcome = tuple[list[Check], bool, str]
 """The checks, whether a part of the claim holds, and remarks."""
@@ -118,11 +177,11 @@ class Claim(NamedTuple):
     tuned: Callable[[Scale], list[Tuned]] = lambda scale: []
     once: tuple[ClaimTrial, ...] = ()  # run with the first seed only
 
-    def needs(self, result_of: ResultOf, scale: Scale) -> list[tuple[ClaimTrial, int]]:
+    def wanted(self, result_of: ResultOf, scale: Scale) -> list[PlannedRun]:
         """The runs known so far; when all of them are done, tuning may add more."""
-        trials = [(trial, TUNING) for tuned in self.tuned(scale) for trial in tuned.trials()]
-        each = [(trial, seed) for trial in self._trials(result_of, scale) for seed in scale.seeds]
-        return [*trials, *each, *((trial, scale.seeds[0]) for trial in self.once)]
+        trials = [trial.run(TUNING) for tuned in self.tuned(scale) for trial in tuned.trials()]
+        each = [trial.run(seed) for trial in self._trials(result_of, scale) for seed in scale.seeds]
+        return [*trials, *each, *(trial.run(scale.seeds[0]) for trial in self.once)]
 
     def _trials(self, result_of: ResultOf, scale: Scale) -> dict[ClaimTrial, str]:
         """The trials to run with every seed, each with a note."""
@@ -142,10 +201,10 @@ class Claim(NamedTuple):
 
 def over_seeds(result_of: ResultOf, trial: ClaimTrial, scale: Scale, note: str = "") -> ClaimLine:
     """A trial over the seeds; all its runs must be done."""
-    results = [result for seed in scale.seeds if (result := result_of(trial, seed))]
-    accuracy, spread = mean_spread([result.accuracy or 0.0 for result in results])
-    time, clipped = mean_time(results), mean(result.clipped for result in results)
-    return ClaimLine(trial, accuracy, spread or 0.0, time, clipped, note)
+    results = [result for seed in scale.seeds if (result := result_of(trial.run(seed)))]
+    accuracy, spread = lib.mean_spread([result.accuracy or 0.0 for result in results])
+    clipped = mean(result.clipped for result in results)
+    return ClaimLine(trial, accuracy, spread or 0.0, lib.mean_time(results), clipped, note)
 
 
 def _best(lines: Iterable[ClaimLine]) -> ClaimLine:
@@ -237,7 +296,7 @@ def _rule_3(lines: list[ClaimLine], scale: Scale, result_of: ResultOf) -> RuleOu
     works = {
         trial: (result.accuracy or 0.0) >= WORKS
         for trial in WIDE_TRIALS
-        if (result := result_of(trial, scale.seeds[0]))
+        if (result := result_of(trial.run(scale.seeds[0])))
     }
     share = {name: mean(works[trial] for trial in works if trial.method == name) for name in SGDCLIP_METHODS}
     wider = share["SD-SGDClip"] > share["SGDClip"]
@@ -369,10 +428,38 @@ CLAIMS = (
 @cache
 def texts() -> dict[str, dict[str, str]]:
     """By the claim's number: what the paper says, what is run, and the rule for the verdict."""
-    return tomllib.loads(Path(__file__).with_name("claims.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((lib.FOLDER / "claims.toml").read_text(encoding="utf-8"))
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the experiments of the claims and judge them."""
+    from experiments import claims_page
+
+    fast = {"action": "store_true", "help": "fewer seeds, methods and fleets: minutes, not hours"}
+    own = {"fast": fast, "out": lib.out("runs/claims")}
+    given = lib.options(__doc__, argv, "--page", "--only", "--jobs", "--read", **own)
+    lib.check_page(given.page, "claims")
+    store, scale = tg.Store(given.out), FAST if given.fast else FULL
+
+    def wanted() -> list[PlannedRun]:
+        return [run for claim in CLAIMS for run in claim.wanted(store.result, scale)]
+
+    lib.do_missing(store, wanted, given, lambda: f"{len(store.missing(wanted()))} known runs are left.")
+    findings = {
+        claim: claim.judge(store.result, scale)
+        for claim in CLAIMS
+        if not store.missing(claim.wanted(store.result, scale))
+    }
+    if given.page and len(findings) < len(CLAIMS):
+        left = f"{len(store.missing(wanted()))} runs are missing in {str(given.out)!r}"
+        raise tg.Invalid(f"--page needs all claims, and {left}. Leave out --only and --read to run them.")
+    command = f"python -m experiments.claims{' --fast' * given.fast}"
+    lib.publish(
+        given.page,
+        {"claims": claims_page.text(findings, scale, command)},
+        lambda folder: claims_page.draw(folder / "images", findings, store.result, scale),
+    )
 
 
 if __name__ == "__main__":
-    from experiments.options import main
-
-    main("claims")
+    lib.run_script(main)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.core.messages import Advanced, Update
-from tardygrad.core.method import MODE_TEXTS, Mode
-from tardygrad.fleet import Fleet, Group, Trace
-from tardygrad.methods.sgdclip import sgdclip
-from tardygrad.results.theme import image_style
-from tardygrad.runs.loop import clock_only, drive
+import tardygrad as tg
+from experiments import lib
+from experiments.lib import Mode
+from tardygrad.results import theme
 
-MODES: dict[Mode, str] = {mode: MODE_TEXTS[mode] for mode in ("server", "client")}
+MODES = {mode: lib.MODE_TEXTS[mode] for mode in lib.ASYNCHRONOUS}
 BUFFER, STEPS, END = 2, 3, 16.0
 SECONDS = (2.0, 3.0, 7.0)
 """The duration of a job of each of the three clients."""
@@ -37,10 +36,6 @@ class Moment(NamedTuple):
     clients: tuple[int, ...]
     delays: tuple[int, ...]
 
-    def named(self) -> list[int]:
-        """The clients, counted from 1 as in the picture."""
-        return [client + 1 for client in self.clients]
-
 
 class Timeline(NamedTuple):
     """The periods of one mode, and the moments when the server made a model."""
@@ -57,21 +52,21 @@ def timeline(mode: Mode, seconds: tuple[float, ...] = SECONDS) -> Timeline:
     Args:
         seconds: the duration of a job of each client.
     """
-    method = sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
-    fleet = Fleet(tuple(Group(f"client {i}", 1, Trace((each,))) for i, each in enumerate(seconds, 1)))
+    method = tg.sgdclip(local_lr=0.0, local_clip=0.0, lr=0.0, buffer=BUFFER, local_steps=STEPS, mode=mode)
+    fleet = tg.Fleet(tuple(tg.Group(f"client {i}", 1, tg.Trace((each,))) for i, each in enumerate(seconds, 1)))
     bars: list[Bar] = []
     models: list[Moment] = []
     begun: dict[int, tuple[float, int]] = {}
     waits = dict.fromkeys(range(len(seconds)), 0.0)
-    for now, message, happened, jobs in drive(*clock_only(method, fleet)):
+    for now, message, happened, jobs in tg.plan(method, fleet, rounds=100):
         if now >= END:
             break
-        if isinstance(message, Update):
+        if isinstance(message, tg.Update):
             since, s = begun.pop(message.client)
-            delay = happened.delays[-1] if isinstance(happened, Advanced) else getattr(happened, "delay", None)
+            delay = happened.delays[-1] if isinstance(happened, tg.Advanced) else getattr(happened, "delay", None)
             bars.append(Bar(message.client, since, now, s, delay))
             waits[message.client] = now
-        if isinstance(happened, Advanced):
+        if isinstance(happened, tg.Advanced):
             models.append(Moment(now, happened.round, happened.clients, happened.delays))
         for job in jobs:
             if (since := waits.pop(job.client, now)) < now:
@@ -82,7 +77,7 @@ def timeline(mode: Mode, seconds: tuple[float, ...] = SECONDS) -> Timeline:
     return Timeline(mode, bars, models, seconds)
 
 
-def markdown() -> str:
+def text() -> str:
     """The section of a page: the picture and its numbers."""
     models = "; ".join(f"{MODES[mode]} {len(timeline(mode).models)} models in {END:g} s" for mode in MODES)
     return (
@@ -100,7 +95,7 @@ def figure() -> Any:
     )
     title = alt.TitleParams(caption, anchor="start", fontSize=12, fontWeight="normal", offset=14)
     sides = alt.hconcat(*(panel(timeline(mode)) for mode in MODES), title=title, padding=12)
-    return image_style(sides, frame=None)
+    return theme.image_style(sides, frame=None)
 
 
 def panel(side: Timeline, title: str = "") -> Any:
@@ -155,7 +150,15 @@ def below(number: int) -> str:
     return str(number).translate(str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉"))
 
 
-if __name__ == "__main__":
-    from experiments.options import main
+def main(argv: list[str] | None = None) -> None:
+    """Draw Figure 1."""
+    path = {"metavar": "FILE", "default": "figure1.svg", "help": "the picture, without --page; figure1.svg"}
+    given = lib.options(__doc__, argv, "--page", out=path)
+    lib.check_page(given.page, "figure1")
+    lib.publish(given.page, {"figure1": text()}, lambda folder: theme.write(figure(), folder / "images/timeline.svg"))
+    if not given.page:
+        theme.write(figure(), Path(given.out))
 
-    main("figure1")
+
+if __name__ == "__main__":
+    lib.run_script(main)

@@ -8,24 +8,22 @@ used for nothing else; results are on test rows.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import tardygrad as tg
+from experiments import lib
+from experiments.lib import Mode, Progress, Values
 from experiments.tasks import runnable
-from tardygrad.core.method import Mode
-from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
-Values = dict[str, Any]
-"""Settings of a table of a spec, by name."""
-
 _ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the others only if updates are late
+_UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,6 @@ class RegimePlan:
             claims=raw["claim"],
         )
 
-    def rungs_of(self, line: Line) -> list[int]:
-        """The rounds of the trials of a line's workload."""
-        return self.workloads[line.workload].rungs or self.rungs
-
     def method(self, line: Line) -> MethodGrid:
         """The method of a line, with the grid of its workload."""
         return replace(self.methods[line.method], **self.workloads[line.workload].grids.get(line.method, {}))
@@ -173,14 +167,7 @@ class RegimePlan:
 @cache
 def plan() -> RegimePlan:
     """The plan of the paper's regime."""
-    return RegimePlan.read(Path(__file__).with_name("regime.toml").read_text(encoding="utf-8"))
-
-
-class _Trials(NamedTuple):
-    """The trials of a method, by rung, and the best point of its grid; None while trials are missing."""
-
-    rungs: list[list[PlannedRun]]
-    best: Values | None = None
+    return RegimePlan.read((lib.FOLDER / "regime.toml").read_text(encoding="utf-8"))
 
 
 class Regime:
@@ -198,7 +185,7 @@ class Regime:
 
     def wanted(self) -> list[PlannedRun]:
         """The runs known so far, in order; their results decide which others follow."""
-        return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._trials(line).rungs[-1])
+        return self.unique(run for line in self.plan.lines() for run in self.runs(line) or self._tuning(line)[0])
 
     def all_runs(self, line: Line) -> list[PlannedRun]:
         """The trials and runs of a line that are known so far, done or not."""
@@ -206,8 +193,7 @@ class Regime:
 
     def trials(self, line: Line) -> list[PlannedRun]:
         """The trials of a line's workload, mode and method that are known so far, done or not."""
-        rungs = [] if tuning_key(line) in self.known_choices else self._trials(line).rungs
-        return [run for rung in rungs for run in rung]
+        return [] if tuning_key(line) in self.known_choices else self._tuning(line)[0]
 
     def unique(self, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
         """The runs without repetitions."""
@@ -233,38 +219,25 @@ class Regime:
 
     def chosen(self, line: Line) -> Values | None:
         """The best settings of a line's workload, mode and method; None while trials are missing."""
-        return self.known_choices.get(tuning_key(line)) or self._trials(line).best
+        return self.known_choices.get(tuning_key(line)) or self._tuning(line)[1]
 
     def every_choice(self) -> dict[str, Values]:
         """The settings chosen so far, by workload, mode and method."""
         lines = self.plan.lines()
         return {tuning_key(line): settings for line in lines if (settings := self.chosen(line)) is not None}
 
-    def summaries(self) -> list[Row]:
-        """The finished runs, as `Store.row` has them."""
-        runs = self.unique(run for line in self.plan.lines() for run in self.all_runs(line))
-        return [self.store.row(run) for run in runs if self.store.result(run)]
-
-    def _trials(self, line: Line) -> _Trials:
-        """A rung keeps the better half of the trials of the one before; those that did not finish rank last."""
+    def _tuning(self, line: Line) -> tuple[list[PlannedRun], Values | None]:
+        """The trials that choose a line's settings, on the slower fleet, and the best point; None while some miss."""
         cell = line._replace(stragglers="large", mode=_tuned_mode(line))
         change = self.plan.parts[line.part].changes[line.change] if line.tuned else {}
-        points = self.plan.method(line).points()
-        rungs = list[list[PlannedRun]]()
-        for rounds in self.plan.rungs_of(line):
-            trials = [
-                self._run(
-                    cell, point, self.plan.tuning_seed, change | {"run.rounds": rounds, "task.score_on": "validation"}
-                )
-                for point in points
-            ]
-            rungs.append(trials)
-            results = [result for run in trials if (result := self.store.result(run))]
-            if len(results) < len(trials):
-                return _Trials(rungs)
-            order = sorted(range(len(points)), key=lambda number: results[number].merit, reverse=True)
-            points = [points[number] for number in order[: (len(points) + 1) // 2]]
-        return _Trials(rungs, points[0])
+
+        def trial(point: Values, rounds: int) -> PlannedRun:
+            short = {"run.rounds": rounds, "task.score_on": "validation"}
+            return self._run(cell, point, self.plan.tuning_seed, change | short)
+
+        rungs = self.plan.workloads[line.workload].rungs or self.plan.rungs
+        runs = [partial(trial, rounds=rounds) for rounds in rungs]
+        return lib.halve(self.plan.method(line).points(), runs, self.store.result)
 
     def _run(self, line: Line, point: Values, seed: int, change: Values) -> PlannedRun:
         workload, method = self.plan.workloads[line.workload], self.plan.method(line)
@@ -291,7 +264,7 @@ class Regime:
             return dict.fromkeys(workload.folders, "")
         found = {name: self.data / folder for name, folder in workload.folders.items()}
         if missing := [f"{path.name}/" for path in found.values() if not path.is_dir()]:
-            raise Invalid(f"`--data` must be a folder with {', '.join(missing)}, got {str(self.data)!r}.")
+            raise tg.Invalid(f"`--data` must be a folder with {', '.join(missing)}, got {str(self.data)!r}.")
         return {name: str(path.resolve()) for name, path in found.items()}
 
 
@@ -305,7 +278,151 @@ def tuning_key(line: Line) -> str:
     return ", ".join((line.workload, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
 
 
-if __name__ == "__main__":
-    from experiments.options import main
+class _Finished(Store):
+    """A store that pretends to have every run, so that all runs of a plan can be listed and counted."""
 
-    main("regime")
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.folder)
+        self.path, self.known = store.path, store.result  # type: ignore[method-assign]
+
+    def result(self, run: Any) -> StoredResult:
+        return self.known(run) or StoredResult("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
+
+
+def progress(regime: Regime) -> lib.Plan:
+    """The progress of each part and workload.
+
+    A run that several parts share counts only for the first.
+    """
+    whole = Regime(regime.plan, _Finished(regime.store), known_choices=regime.known_choices)
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in regime.plan.lines():
+        groups.setdefault((line.workload, line.part), []).append(line)
+    rows, counted, finished = [], set[Path](), set[Path]()
+    for (name, part), lines in groups.items():
+        workload = regime.plan.workloads[name]
+        runs = [run for line in lines for run in whole.all_runs(line)]
+        every = {path: run for run in runs if (path := whole.store.path(run)) not in counted}
+        known = [run for line in lines for run in regime.all_runs(line) if regime.store.result(run)]
+        done = {path: run for run in known if (path := regime.store.path(run)) not in finished}
+        counted |= every.keys()
+        finished |= done.keys()
+        total, used = (sum(cpu_seconds(run, workload) for run in some.values()) for some in (every, done))
+        rows.append(Progress(name, part, len(every), len(done), total, total - used))
+    return lib.Plan(rows, "part")
+
+
+def cpu_seconds(run: PlannedRun, workload: RegimeWorkload) -> float:
+    """The CPU seconds that a run takes, by the measured times of its workload."""
+    method, length = run.spec["method"], run.spec["run"]
+    epochs = method.get("local_epochs", 1) * method.get("buffer", 1)  # 4 local steps are an epoch
+    updates = length["rounds"] * epochs + _UPDATES_PER_TAIL * len(run.tails)
+    evaluations = length["rounds"] / length["evaluate_every"]
+    return float(updates * workload.seconds["update"] + evaluations * workload.seconds["evaluation"])
+
+
+class RepeatedRun(NamedTuple):
+    """The scores of a run, in per cent; None: did not finish."""
+
+    mode: str
+    method: str
+    seed: int
+    is_stored: bool
+    stored: float | None  # also None if it is not stored
+    repeated: float | None
+
+    def row(self) -> tuple[str, ...]:
+        """The row of a table."""
+        stored, repeated = ("did not finish" if score is None else f"{score:.2f}" for score in self[-2:])
+        return self.mode, self.method, str(self.seed), stored if self.is_stored else "not stored", repeated
+
+
+class Repetition:
+    """The runs of `RegimePlan.quick`, done once more.
+
+    Args:
+        shipped: the stored runs, as `Store.row` has them.
+        folder: where the repeated runs are stored.
+        data: the folder with the workload's data.
+    """
+
+    def __init__(self, plan: RegimePlan, shipped: Sequence[Values], folder: Path, data: Path | None) -> None:
+        self.workload = plan.parts["cells"].workloads[0]
+        known = Store(folder / "stored", known=shipped)  # without the repeated ones in `folder`
+        chosen = Regime(plan, known).every_choice()
+        quick, alone = plan.quick(), plan.only_workload(self.workload)
+        if missing := {name for line in quick.lines() if (name := tuning_key(line)) not in chosen}:
+            rule = "--quick needs settings that the whole plan has chosen"
+            raise tg.Invalid(f"{rule}, and those of {'; '.join(sorted(missing))} are not chosen yet. Leave it out.")
+        repeats = {known.path(run) for run in Regime(quick, known, known_choices=chosen).wanted()}
+        others = [row for row in shipped if known.path(PlannedRun(row["name"], row["spec"])) not in repeats]
+        self.store = Store(folder, records=True, known=others)
+        self.runs = Regime(quick, self.store, data, chosen)
+        self._before, self._after = Regime(alone, known, known_choices=chosen), Regime(alone, self.store, data, chosen)
+
+    def scores(self) -> list[RepeatedRun]:
+        """The runs that were repeated, beside the stored ones."""
+        found = []
+        for line in self.runs.plan.lines():
+            before = self._before.results(line)
+            for seed, result in self.runs.results(line).items():
+                score = before[seed].accuracy if seed in before else None
+                found.append(RepeatedRun(line.mode, line.method, seed, seed in before, score, result.accuracy))
+        return found
+
+    def text(self) -> str:
+        """The repeated runs beside the stored ones, and the verdicts for the workload with each of them."""
+        from experiments.regime_claims import judge
+
+        scores, before, after = self.scores(), judge(self._before), judge(self._after)
+        equal = sum(run.is_stored and run.stored == run.repeated for run in scores)
+        headings = ("mode", "method", "seed", "stored (%)", "repeated (%)")
+        parts = [
+            f"Repeated runs of {self.workload}, large stragglers:",
+            lib.table(headings, (run.row() for run in scores)),
+            f"{equal} of {len(scores)} have the stored score.",
+            f"Verdicts for {self.workload} alone, with these runs in place of the stored ones:",
+        ]
+        for letter, found in after.items():
+            says = f"{letter}. {self.runs.plan.claims[letter]['says']} {found.verdict}"
+            parts.append(f"{says} (stored runs: {before[letter].verdict}). {found.numbers}".strip())
+        return "\n\n".join(parts)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run what is missing of the paper's regime, and make the verdicts and tables."""
+    from experiments import regime_page
+
+    names = ("--page", "--data", "--only", "--jobs", "--read", "--plan", "--save")
+    quick = {"action": "store_true", "help": "repeat stored runs of one task with one seed, in half an hour"}
+    given = lib.options(__doc__, argv, *names, quick=quick, out=lib.out("runs/regime"))
+    sections = ("regime verdicts", "regime tables")
+    lib.check_page(given.page, *sections)
+    whole, stored = plan(), lib.stored_runs("regime")
+    if given.quick and (given.page or given.save):
+        raise tg.Invalid("--quick has its own runs and no page. Leave out --page and --save.")
+    if given.data is None and not (given.read or given.plan):
+        folders = ", ".join(f"{name}/" for name in (whole.quick() if given.quick else whole).folders())
+        if folders:
+            raise tg.Invalid(f"runs need --data FOLDER, got none, nor --read or --plan. Use a folder with {folders}.")
+    repetition = Repetition(whole, stored, given.out / "quick", given.data) if given.quick else None
+    store = tg.Store(given.out, records=True, known=stored)
+    regime = repetition.runs if repetition else Regime(whole, store, given.data)
+    if given.plan:
+        print(progress(regime).table())
+        return
+    lib.do_missing(regime.store, regime.wanted, given, lambda: progress(regime).text())
+    if repetition:
+        print(repetition.text())
+        return
+    everything = Regime(whole, store)  # reads results, so it needs no data
+    if given.save:
+        runs = everything.unique(run for line in whole.lines() for run in everything.all_runs(line))
+        lib.save_runs(given.save, store, runs)
+    folder = Path(given.page).parent if given.page else lib.DOCS
+    texts = regime_page.verdicts(everything, folder), regime_page.tables(everything, "python -m experiments.regime")
+    lib.publish(given.page, dict(zip(sections, texts, strict=True)), lambda to: regime_page.draw(everything, to))
+
+
+if __name__ == "__main__":
+    lib.run_script(main)

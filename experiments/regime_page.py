@@ -1,22 +1,24 @@
-"""The results in the paper's own regime as Markdown."""
+"""The results in the paper's own regime as Markdown, and their pictures: scores against simulated time and against
+what a part of the plan changes, and the tails of gradients, layer by layer."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import mean, median
+from typing import Any, NamedTuple
 
-from experiments import regime_charts as charts
-from experiments import regime_tails as tails
-from experiments.page import table
-from experiments.paper import published_baselines, published_cells
-from experiments.progress import progress_table, progress_text
-from experiments.regime import Line, Regime, RegimePart, RegimePlan, Values, tuning_key
-from experiments.regime_claims import judge
-from experiments.regime_progress import progress
-from experiments.regime_references import paper_numbers, small_experiment_numbers
-from experiments.trials import mean_time
+import altair as alt
+
+from experiments import lib
+from experiments.lib import Values, mean_time, table
+from experiments.regime import Line, Regime, RegimePart, RegimePlan, progress, tuning_key
+from experiments.regime_claims import judge, paper_numbers, small_experiment_numbers
+from tardygrad.results import theme
 from tardygrad.results.statistics import estimate
+from tardygrad.sweeps.store import StoredResult
 
 HEADINGS = (
     "stragglers",
@@ -48,7 +50,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
         for letter, found in judge(regime).items()
     ]
     parts = [
-        progress_text(progress(regime), "A verdict needs all runs that its rule names."),
+        progress(regime).text("A verdict needs all runs that its rule names."),
         table(("claim", "verdict", "here", "small experiments", "the paper"), rows),
         "\n".join(
             (
@@ -62,7 +64,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
                 "of all asynchronous ones.",
             )
         ),
-        *(_figure(workload) for workload in charts.pictured(regime)[:1]),
+        *(_figure(workload) for workload in pictured(regime)[:1]),
     ]
     return "\n\n".join(parts)
 
@@ -85,10 +87,10 @@ def tables(regime: Regime, command: str) -> str:
         "over the seeds, or both scores where there are two. It is the accuracy; for STS-B, Pearson's correlation. "
         "*Coordinates clipped* are shares of those of Δ and of gradients; clips of the norm change all coordinates of "
         f"a vector or none. Gradients are clipped at u = {_local_clips(plan)}, unless a line says otherwise.",
-        progress_table(progress(regime), "part"),
+        progress(regime).table(),
         "Parts: " + "; ".join(f"`{part.name}`, *{part.title}*" for part in plan.parts.values()) + ".",
         *_rules(regime),
-        *(_figure(workload) for workload in charts.pictured(regime)[1:]),
+        *(_figure(workload) for workload in pictured(regime)[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
         *_trials(regime),
     ]
@@ -106,7 +108,7 @@ def _local_clips(plan: RegimePlan) -> str:
 
 
 def _figure(workload: str) -> str:
-    return f"![Test score against simulated time, {workload}]({charts.curves_path(workload)})"
+    return f"![Test score against simulated time, {workload}]({curves_path(workload)})"
 
 
 def _rules(regime: Regime) -> list[str]:
@@ -137,7 +139,7 @@ def _trials(regime: Regime) -> list[str]:
     rows = []
     for name, line in {tuning_key(line): line for line in regime.plan.lines()}.items():
         done = [(run, result) for run in regime.trials(line) if (result := regime.store.result(run))]
-        done.sort(key=lambda trial: trial[1].merit, reverse=True)
+        done.sort(key=lambda trial: lib.score_then_loss(trial[1]), reverse=True)
         for run, result in sorted(done, key=lambda trial: int(trial[0].spec["run"]["rounds"])):
             tried = ", ".join(f"{each} {run.spec['method'][each]:g}" for each in regime.plan.method(line).grid)
             score = "" if result.accuracy is None else f"{result.accuracy:.1f}"
@@ -155,12 +157,12 @@ def _workload(plan: RegimePlan, name: str) -> tuple[str, ...]:
 
 def _part(regime: Regime, part: RegimePart) -> str:
     found = [f"## {part.title}"]
-    if part.name in charts.AXES and charts.effects(regime, part):
-        found.append(f"![Test score of each method: {part.title.lower()}]({charts.effects_path(part)})")
+    if part.name in AXES and effects(regime, part):
+        found.append(f"![Test score of each method: {part.title.lower()}]({effects_path(part)})")
     for workload in part.workloads:
         rows = [row(regime, line) for line in part.with_unchanged() if line.workload == workload]
         found += [f"### {regime.plan.workloads[workload].title}", table(HEADINGS, rows)]
-        found += tails.section(regime, part, workload)
+        found += tails_section(regime, part, workload)
     if part.name == "curvature":
         found += _compensation(regime)
     return "\n\n".join(found)
@@ -238,12 +240,228 @@ def _fleet(regime: Regime, line: Line) -> str:
 
 def _published(line: Line) -> str:
     """The paper's accuracy of the same cell."""
-    scores = {cell[:4]: cell.score for cell in published_cells()}
-    scores |= {(data, fleet, "client", method): score for (data, method, fleet), score in published_baselines().items()}
-    score = scores.get((line.workload, line.stragglers, line.mode, line.method))
+    score = lib.published_scores().get((line.workload, line.stragglers, line.mode, line.method))
     return "" if score is None else f"{score:.1f}"
 
 
 def _percent(value: float) -> str:
     """A share in per cent, with a decimal if it is small."""
     return f"{value:.1%}" if 0 < value < 0.01 else f"{value:.0%}"
+
+
+# Pictures -----------------------------------------------------------------------------------------------------------
+
+CURVES = ("SGDClip", "Clip²")
+"""The methods in pictures of scores against time, synchronous and client-centric."""
+_SCORE = "test score (%), mean over seeds"
+
+
+class Axis(NamedTuple):
+    """What a part of the plan changes: the title of an axis, and its value in a spec; None: not on this axis."""
+
+    title: str
+    value: Callable[[dict[str, Any]], float | None]
+
+
+def _slowness(spec: dict[str, Any]) -> float | None:
+    if spec["fleet"]["kind"] != "groups":
+        return None
+    fast, slow = (group["runtime"]["low"] for group in spec["fleet"]["groups"])
+    return float(slow / fast)
+
+
+AXES = {
+    "buffers": Axis("M, updates per round", lambda spec: float(spec["method"]["buffer"])),
+    "slowness": Axis("how many times as slow the stragglers are", _slowness),
+    "rates": Axis("local rate η_ℓ", lambda spec: float(spec["method"]["local_lr"])),
+}
+
+
+def curves_path(workload: str) -> str:
+    """The path of a workload's picture, from the page."""
+    return f"images/regime-{workload}.svg"
+
+
+def effects_path(part: RegimePart) -> str:
+    """The path of a part's picture, from the page."""
+    return f"images/regime-{part.name}.svg"
+
+
+def draw(regime: Regime, folder: Path) -> None:
+    """Draw the workloads whose lines are done with every seed, what parts change, and the tails of gradients."""
+    for workload in pictured(regime):
+        theme.write(_curves(regime, workload), folder / curves_path(workload))
+    for part in regime.plan.parts.values():
+        if part.name in AXES and (found := effects(regime, part)):
+            theme.write(_effects_chart(part, found), folder / effects_path(part))
+        for workload in part.workloads:
+            if points := tail_points(regime, part, workload):
+                theme.write(tails_chart(points), folder / tails_path(workload))
+
+
+def pictured(regime: Regime) -> list[str]:
+    """The workloads whose curves are done with every seed."""
+    cells = regime.plan.parts["cells"]
+    return [
+        workload
+        for workload in cells.workloads
+        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, workload))
+    ]
+
+
+def _shown(regime: Regime, workload: str) -> list[Line]:
+    lines = regime.plan.parts["cells"].lines()
+    return [line for line in lines if line.workload == workload and line.mode != "server" and line.method in CURVES]
+
+
+def effects(regime: Regime, part: RegimePart) -> list[Values]:
+    """The mean score of each line with what the part changes, for the seeds of the part; empty until all are done."""
+    if any(len(regime.results(line)) < len(part.seeds) for line in part.lines()):
+        return []
+    rows = []
+    for line in part.with_unchanged():
+        value = AXES[part.name].value(regime.runs(line)[0].spec)
+        scores = [result.accuracy or 0.0 for seed, result in regime.results(line).items() if seed in part.seeds]
+        if value is not None and scores:
+            rows.append({"method": line.method, "value": value, "score": mean(scores)})
+    return rows
+
+
+def _effects_chart(part: RegimePart, found: list[Values]) -> Any:
+    values = sorted({row["value"] for row in found})
+    axis = alt.Axis(values=values, format="~g")
+    chart = theme.method_lines(found, part.methods).encode(
+        x=alt.X("value:Q", title=AXES[part.name].title, axis=axis, scale=alt.Scale(type="log", nice=False, padding=12)),
+        y=alt.Y("score:Q", title=_SCORE, scale=alt.Scale(zero=False)),
+    )
+    return theme.image_style(chart.properties(title=f"{part.title} ({', '.join(part.workloads)})"))
+
+
+def _mean_curve(results: Iterable[StoredResult]) -> list[tuple[float, float]]:
+    """Simulated time and score after each evaluated round, means over the seeds that reached it."""
+    rounds: dict[int, list[tuple[float, float]]] = {}
+    for result in results:
+        for number, time, _, score in result.curve:
+            if score is not None:
+                rounds.setdefault(number, []).append((time, score))
+    return [(mean(time for time, _ in seeds), mean(score for _, score in seeds)) for _, seeds in sorted(rounds.items())]
+
+
+def _early(regime: Regime, line: Line) -> list[tuple[float, float]]:
+    """Time and score of runs of the part `early` that end sooner and are else the same, means over their seeds."""
+    part = regime.plan.parts.get("early")
+    found = []
+    for short in part.lines() if part else ():
+        results = list(regime.results(short).values())
+        if short._replace(part=line.part, change="") == line and results:
+            found.append((mean_time(results), mean(each.accuracy or 0.0 for each in results)))
+    return found
+
+
+def _curves(regime: Regime, workload: str) -> Any:
+    points = [
+        {"method": line.method, "mode": line.mode, "fleet": line.stragglers, "time": time, "score": score}
+        for line in _shown(regime, workload)
+        for time, score in sorted(_early(regime, line) + _mean_curve(regime.results(line).values()))
+    ]
+    titles = {
+        fleet: f"{workload}, {fleet} stragglers, client-centric (dashed: synchronous)"
+        for fleet in regime.plan.parts["cells"].fleets
+    }
+    return theme.image_style(lib.score_panels(points, CURVES, _SCORE, titles).resolve_scale(y="shared"))
+
+
+_HIGHEST = 6.0  # larger tail indices are drawn here: all of them mean a light tail
+
+
+def tails_path(workload: str) -> str:
+    """The path of a workload's picture, from the page."""
+    return f"images/regime-tails-{workload}.svg"
+
+
+def tail_points(regime: Regime, part: RegimePart, workload: str) -> list[Values]:
+    """The measured tails of a part and a workload: a row for each run, round and layer."""
+    return [
+        {"mode": lib.MODE_TEXTS[line.mode], **tail._asdict()}
+        for line in part.lines()
+        if part.tails and line.workload == workload
+        for result in regime.results(line).values()
+        for tail in result.tails
+    ]
+
+
+def tails_section(regime: Regime, part: RegimePart, workload: str) -> list[str]:
+    """The picture and the table of a part and a workload; nothing before they are measured."""
+    found = tail_points(regime, part, workload)
+    if not found:
+        return []
+    rows = []
+    for mode, round in dict.fromkeys((row["mode"], row["round"]) for row in found):
+        here = [row for row in found if (row["mode"], row["round"]) == (mode, round)]
+        whole = next((row for row in here if row["layer"] == "all"), None)
+        if whole is None:
+            continue
+        counts = Counter(row["verdict"] for row in here if row["layer"] != "all")
+        verdicts = "; ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+        rows.append((mode, str(round), _index(whole), _scaled(whole), verdicts))
+    return [
+        "![Tail index of each layer's gradient noise at the start, in the middle and at the end]"
+        f"({tails_path(workload)})",
+        "Where the tail index is below 2, the noise looks like one of infinite variance in the observed range, as the "
+        "paper assumes; below 1 even its mean would be infinite, and no theorem applies. A verdict takes the error of "
+        "the index into account ([how it is measured](tail.md)).",
+        table(("mode", "round", "whole model", "each coordinate divided by its scale", "layers"), rows),
+    ]
+
+
+def _index(row: Values) -> str:
+    if row["alpha"] is None:
+        return str(row["verdict"])
+    return f"{row['alpha']:.2f} ± {(row['high'] - row['low']) / 2:.2f}, {row['verdict']}"
+
+
+def _scaled(row: Values) -> str:
+    return "none: most gradients are 0" if row["scaled"] is None else f"{row['scaled']:.2f}, {row['scaled_verdict']}"
+
+
+def tails_chart(found: list[Values]) -> Any:
+    """The tail index of every layer, from input to output: a panel for each mode, a colour for each round."""
+    rounds = sorted({row["round"] for row in found})
+    shown = [{**row, "layer": row["layer"].removeprefix("model.")} for row in found if row["layer"] != "all"]
+    layers = list(dict.fromkeys(row["layer"] for row in shown))
+    rows = [
+        {**row, "alpha": min(row["alpha"], _HIGHEST), "after": f"round {row['round']}"}
+        for row in shown
+        if row["alpha"] is not None
+    ]
+    names = [f"round {number}" for number in rounds]
+    shapes = alt.Scale(domain=names, range=["circle", "square", "triangle-up"][: len(names)])
+    colours = alt.Scale(domain=names, range=[theme.ORANGE, theme.BLUE, theme.BLACK][: len(names)])
+    legend = alt.Legend(title=None, orient="top", labelFontSize=12)
+    dots = (
+        alt.Chart({"values": rows})
+        .mark_point(size=45, filled=True, opacity=0.9)
+        .encode(
+            x=alt.X(
+                "alpha:Q", title="tail index α of the noise (6: 6 or more)", scale=alt.Scale(domain=[0.0, _HIGHEST])
+            ),
+            y=alt.Y(
+                "layer:N",
+                sort=layers,
+                title="layer, from input to output",
+                axis=alt.Axis(labelLimit=330, maxExtent=400),
+            ),
+            color=alt.Color("after:N", scale=colours, legend=legend),
+            shape=alt.Shape("after:N", scale=shapes, legend=legend),
+        )
+    )
+    limit = alt.Chart({"values": [{"alpha": 2.0}]}).mark_rule(color=theme.RED, strokeDash=[4, 3]).encode(x="alpha:Q")
+    modes = list(dict.fromkeys(row["mode"] for row in found))
+    others = dots.encode(y=alt.Y("layer:N", sort=layers, title=None, axis=alt.Axis(labels=False, ticks=False)))
+    panels = [
+        ((others if number else dots).transform_filter(alt.datum.mode == mode) + limit).properties(
+            title=f"{mode} (dashed: infinite variance to its left)", width=330, height=alt.Step(12)
+        )
+        for number, mode in enumerate(modes)
+    ]
+    return theme.image_style(alt.hconcat(*panels))

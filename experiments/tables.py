@@ -1,37 +1,212 @@
-"""The paper's accuracy tables at a small scale: tuned as in the paper, and resumable."""
+"""The paper's accuracy tables at a small scale, tuned as in the paper: 24 cells of each of several experiments.
+
+The paper sweeps synchronous Clip² fully (rates and thresholds); all other methods take its thresholds and sweep the
+rates. So do we, on smaller grids that are the same for every method.
+"""
 
 from __future__ import annotations
 
+import re
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple, cast
 
-from experiments.paper import LABELS, published_cells
-from experiments.table_experiments import Experiment, TableCell, TableRun
-from experiments.trials import mean_spread, mean_time
-from tardygrad.core.method import Mode
-from tardygrad.fleet import Stragglers
-from tardygrad.spec.spec import load
-from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
+import tardygrad as tg
+from experiments import lib
+from experiments.lib import FLEETS, KINDS, LABELS, Mode, PaperLine, Stragglers
+from experiments.tasks import runnable
+from tardygrad.results import theme
+from tardygrad.sweeps.store import PlannedRun, StoredResult
+
+MODES: dict[Mode, tuple[str, ...]] = {
+    "sync": ("sgdclip", "clip2"),
+    "server": tuple(LABELS),
+    "client": tuple(LABELS),
+}
+HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
+
+
+class TableCell(NamedTuple):
+    """A cell of the paper's tables."""
+
+    stragglers: Stragglers
+    mode: Mode
+    method: str
+
+
+CELLS = tuple(TableCell(stragglers, mode, method) for stragglers in FLEETS for mode in MODES for method in MODES[mode])
+
+
+class TableRun(NamedTuple):
+    """One run: a cell, its rates and thresholds, a seed."""
+
+    cell: TableCell
+    lr: float  # η
+    local_lr: float  # η_ℓ
+    local_clip: float  # u
+    clip: float | None  # ũ; SGDClip has none
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A task on the paper's fleet."""
+
+    title: str
+    published: str  # which of the paper's results to compare with
+    task: str  # its kind
+    settings: dict[str, Any]  # of the task
+    folders: dict[str, str] = field(default_factory=dict)  # settings of the task that are folders below --data
+    optional: bool = False  # the task finds its files without them
+    score: str = "accuracy"
+    clients: int = 40  # N
+    rounds: int = 140  # T
+    method_settings: dict[str, int] = field(default_factory=lambda: {"buffer": 4, "local_steps": 5})  # M, K
+    lrs: tuple[float, ...] = (0.3, 1.0, 3.0)
+    local_lrs: tuple[float, ...] = (0.1, 1.0)
+    cells: tuple[TableCell, ...] = CELLS
+    clips: tuple[tuple[float, float], ...] = ((0.003, 0.001), (0.01, 0.003), (0.03, 0.01))  # (u, ũ)
+
+    def data_folders(self, data: Path | None) -> dict[str, str]:
+        """The folders of the task's files below `data`; `Invalid` names those that are missing."""
+        found = {key: data / name for key, name in self.folders.items() if data and (data / name).is_dir()}
+        if not self.optional and len(found) < len(self.folders):
+            names = " and ".join(f"{name}/" for name in self.folders.values())
+            raise tg.Invalid(f"it needs a folder with {names}, got {str(data) if data else 'none'}. Use --data FOLDER.")
+        return {key: str(path.resolve()) for key, path in found.items()}
+
+    def run(self, trial: TableRun, folders: dict[str, str]) -> PlannedRun:
+        """The run of a trial."""
+        cell, lr, local_lr, local_clip, clip, _ = trial
+        method = {**KINDS[LABELS[cell.method]], "mode": cell.mode, **self.method_settings}
+        method |= {"lr": lr, "local_lr": local_lr, "local_clip": local_clip} | ({} if clip is None else {"clip": clip})
+        tables = {
+            "task": runnable({"kind": self.task, "clients": self.clients, **self.settings, **folders}),
+            "fleet": {"kind": "paper", "stragglers": cell.stragglers},
+            "method": method,
+            "engine": {"kind": "sim"},
+            "run": {"rounds": self.rounds, "evaluate_every": max(self.rounds // 7, 1), "seed": trial.seed},
+        }
+        return PlannedRun("-".join(cell), tables, self.score)
+
+    @property
+    def rates(self) -> list[tuple[float, float]]:
+        """Every (η, η_ℓ)."""
+        return list(product(self.lrs, self.local_lrs))
+
+    def sweep(self) -> list[TableRun]:
+        """Synchronous Clip² with all thresholds and rates; on one fleet, since stragglers change only its clock."""
+        return [trial for clips in self.clips for trial in self.grid(TableCell("large", "sync", "clip2"), clips)]
+
+    def grid(self, cell: TableCell, clips: tuple[float, float]) -> list[TableRun]:
+        """A cell with every pair of rates and the given thresholds."""
+        u, outer = clips
+        return [TableRun(cell, *rates, u, outer if cell.method.endswith("clip2") else None) for rates in self.rates]
+
+
+def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:
+    return Experiment(
+        title=f"{title}: a linear head on MiniLM's features; beside it the paper's RoBERTa on the same task",
+        published=name,
+        task="glue",
+        settings={"name": name, "train": "head"},
+        folders={"data": "glue"},
+        score=score,
+        clients=10,
+        rounds=30,
+        method_settings={"buffer": 4, "local_epochs": 1},
+        local_lrs=(0.01, 0.1),
+        clips=((0.01, 0.003), (0.1, 0.003), (0.1, 0.03)),
+    )
+
+
+_SMALL = {"dim": 32, "batch_size": 16, "test_rows": 2000}
+_SCRATCH: dict[str, Any] = {"lrs": (0.2, 0.6, 2.0), "local_lrs": (0.3, 1.0), "clips": ((0.003, 0.001), (0.01, 0.003))}
+EXPERIMENTS = {
+    "fashion": Experiment(
+        title="Fashion-MNIST: a small vision transformer from scratch; beside it the paper's CIFAR-10",
+        published="cifar10",
+        task="fashion",
+        settings={**_SMALL, "patch": 7},
+        folders={"data": "fashion"},
+        optional=True,
+        **_SCRATCH,
+    ),
+    "cifar10": Experiment(
+        title="CIFAR-10: a small vision transformer from scratch; the paper tunes a pretrained one",
+        published="cifar10",
+        task="cifar10",
+        settings={**_SMALL, "patch": 8},
+        folders={"data": "cifar10"},
+        **_SCRATCH,
+    ),
+    "cifar10-frozen": Experiment(
+        title="CIFAR-10: a linear head on TinyViT's features; the paper tunes a whole pretrained ViT",
+        published="cifar10",
+        task="cifar10",
+        settings={"model": "tinyvit", "train": "head", "batch_size": 64, "train_rows": 5000, "test_rows": 2000},
+        folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
+        method_settings={"buffer": 4, "local_epochs": 5},
+    ),
+    "cifar10-tuned": Experiment(
+        title="CIFAR-10: TinyViT's last stage and a head; the paper tunes a whole pretrained ViT",
+        published="cifar10",
+        task="cifar10",
+        settings={
+            "model": "tinyvit",
+            "train": "last-1",
+            "resize": 32,
+            "batch_size": 16,
+            "train_rows": 5000,
+            "test_rows": 1000,
+        },
+        folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
+        method_settings={"buffer": 4, "local_steps": 2},
+        lrs=(0.3, 1.0),
+        local_lrs=(0.1,),
+        clips=((0.01, 0.003),),
+    ),
+    "glue-rte": _glue("rte", "RTE"),
+    "glue-mrpc": _glue("mrpc", "MRPC"),
+    "glue-sst2": _glue("sst2", "SST-2"),
+    "glue-stsb": _glue("stsb", "STS-B", "pearson"),
+}
 
 
 class CellLine(NamedTuple):
     """A cell of a table: the paper's numbers, and ours once all its trials are done."""
 
     cell: TableCell
-    label: str
     trials: int  # done so far
-    paper: float  # score in per cent
-    paper_time: float
+    paper: tuple[float, float]  # score in per cent, simulated seconds
     best: TableRun | None = None  # None: not all trials are done
-    score: float | None = None  # in per cent, mean over seeds; None: diverged
-    spread: float | None = None  # standard deviation over seeds
-    seeds: int = 0  # done so far
-    loss: float | None = None
-    time: float = 0.0  # simulated seconds
-    clipped: float = 0.0  # share of the coordinates of Δ_t, mean over rounds
-    local_clipped: float = 0.0  # share of the coordinates of gradients
-    status: str = "not run"
+    results: tuple[StoredResult, ...] = ()  # of the best trial, by seed
+
+    @property
+    def score(self) -> float | None:
+        """The score in per cent, mean over seeds; None: diverged, or not done."""
+        scores = [result.accuracy for result in self.results if result.accuracy is not None]
+        return mean(scores) if scores and len(scores) == len(self.results) else None
+
+    def row(self, grid: int) -> tuple[str, ...]:
+        """The row of a table; `grid` is the number of its trials."""
+        stragglers, mode, method = self.cell
+        place, score, time = (stragglers, mode, LABELS[method]), f"{self.paper[0]:.1f}", f"{self.paper[1]:.0f}"
+        if self.best is None:
+            state = f"{self.trials} of {grid} trials" if self.trials else "not run"
+            return (*place, state, score, "", time, "", "", "")
+        outer, local = (mean(getattr(each, name) for each in self.results) for name in ("clipped", "local_clipped"))
+        ours = _score(self.score)
+        if self.score is not None and len(self.results) > 1:
+            _, spread = lib.mean_spread([result.accuracy or 0.0 for result in self.results])
+            ours += f" ± {spread:.1f}"
+        clipped = f"{'–' if self.best.clip is None else f'{outer:.0%}'}, {local:.0%}"
+        seconds = f"{lib.mean_time(self.results):.0f}"
+        return (*place, ours, score, seconds, time, f"{self.best.lr:g}", f"{self.best.local_lr:g}", clipped)
 
 
 def published(data: str) -> dict[TableCell, tuple[float, float]]:
@@ -39,7 +214,7 @@ def published(data: str) -> dict[TableCell, tuple[float, float]]:
     methods = {label: name for name, label in LABELS.items()}
     return {
         TableCell(cast(Stragglers, line.stragglers), cast(Mode, line.mode), methods[line.method]): line[-2:]
-        for line in published_cells()
+        for line in lib.published_lines()
         if line.data == data
     }
 
@@ -49,15 +224,15 @@ class Table:
 
     def __init__(self, name: str, experiment: Experiment, out: Path, seeds: int) -> None:
         self.name, self.experiment, self.seeds = name, experiment, seeds
-        self.store = Store(out / name)
+        self.store = tg.Store(out / name)
 
-    def prepare(self, data: Path | None) -> dict[str, str]:
-        """Build the task, which all runs share, and return the folders of its files."""
+    def folders(self, data: Path | None) -> dict[str, str]:
+        """The folders of the task's files; raises `Invalid` unless the task can be built."""
         folders = self.experiment.data_folders(data)
-        load(self.experiment.run(self.experiment.sweep()[0], folders).spec).build()
+        tg.load_spec(self.experiment.run(self.experiment.sweep()[0], folders).spec).build()
         return folders
 
-    def wanted(self, folders: dict[str, str], workers: int = 1) -> list[PlannedRun]:
+    def wanted(self, folders: dict[str, str]) -> list[PlannedRun]:
         """The runs known so far; when all of them are done, there may be more."""
         trials = self.experiment.sweep()
         if clips := self.clips():
@@ -65,7 +240,7 @@ class Table:
             best = [trial for grid in grids if (trial := self._best(grid))]
             trials += [trial for grid in grids for trial in grid]
             trials += [trial._replace(seed=seed) for trial in best for seed in range(1, self.seeds)]
-        return [self.experiment.run(trial, folders, workers) for trial in trials]
+        return [self.experiment.run(trial, folders) for trial in trials]
 
     def result(self, trial: TableRun) -> StoredResult | None:
         """The result of a trial, if it is done."""
@@ -82,40 +257,140 @@ class Table:
         lines = []
         for cell in self.experiment.cells:
             grid = self.experiment.grid(cell, clips) if clips else []
-            done = sum(self.result(trial) is not None for trial in grid)
-            line = CellLine(cell, LABELS[cell.method], done, *paper[cell])
+            line = CellLine(cell, sum(self.result(trial) is not None for trial in grid), paper[cell])
             if best := self._best(grid):
-                results = [result for seed in range(self.seeds) if (result := self.result(best._replace(seed=seed)))]
-                line = line._replace(best=best, **_over_seeds(results))
+                found = (self.result(best._replace(seed=seed)) for seed in range(self.seeds))
+                line = line._replace(best=best, results=tuple(filter(None, found)))
             lines.append(line)
         return lines
 
     def _best(self, trials: list[TableRun]) -> TableRun | None:
         """The trial with the highest score, then the lowest loss; diverged ones rank last. None: some are not done."""
-        results = [result for trial in trials if (result := self.result(trial))]
-        if not trials or len(results) < len(trials):
-            return None
-        merits = [result.merit for result in results]
-        return trials[merits.index(max(merits))]
+        runs = [lambda trial: self.experiment.run(trial, {})]
+        return lib.halve(trials, runs, self.store.result)[1]
 
 
-def _over_seeds(results: list[StoredResult]) -> dict[str, Any]:
-    """The results of one setting, over its seeds."""
-    scores = [result.accuracy for result in results if result.accuracy is not None]
-    losses = [result.loss for result in results if result.loss is not None]
-    score, spread = mean_spread(scores) if len(scores) == len(results) else (None, None)
-    return {
-        "score": score,
-        "spread": spread,
-        "seeds": len(results),
-        "loss": mean(losses) if len(losses) == len(results) else None,
-        "time": mean_time(results),
-        **{key: mean(getattr(result, key) for result in results) for key in ("clipped", "local_clipped")},
-        "status": next((result.status for result in results if result.accuracy is None), "finished"),
-    }
+def costs_of_not_waiting(lines: list[CellLine]) -> list[str]:
+    """The best asynchronous against the best synchronous cell, in points and in time, ours and the paper's."""
+    found = []
+    for fleet in FLEETS:
+        here = [line for line in lines if line.cell.stragglers == fleet]
+        if all(line.score is not None for line in here):
+            times = [lib.mean_time(line.results) for line in here]
+            ours = zip(here, [line.score or 0.0 for line in here], times, strict=True)
+            points, speedup = lib.not_waiting(PaperLine("", *line.cell, score, time) for line, score, time in ours)
+            paper_points, paper_speedup = lib.not_waiting(PaperLine("", *line.cell, *line.paper) for line in here)
+            found.append(
+                f"{fleet}: best asynchronous − best synchronous = {points:+.1f} points (paper {paper_points:+.1f}), "
+                f"in {speedup:.0f} times less time (paper {paper_speedup:.0f})"
+            )
+    return found
+
+
+def text(tables: list[Table], before: str) -> str:
+    """The section of a page; the text of an experiment without any run here is that of the page before."""
+    old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", before)[1:]}
+    return "\n".join(_section(each, old.get(each.name)) for each in tables)
+
+
+def draw(tables: list[Table], folder: Path) -> None:
+    """Draw the experiments that are complete."""
+    for each in tables:
+        if all(line.best for line in each.lines()):
+            theme.write(_curves(each), folder / _picture(each))
+
+
+def _section(runs: Table, old: str | None) -> str:
+    experiment, lines, clips = runs.experiment, runs.lines(), runs.clips()
+    if not any(line.trials for line in lines):
+        return old or f"## `{runs.name}`\n\n{experiment.title}.\n\nNot run.\n"
+    most = max(len(line.results) for line in lines)
+    seeds = f", mean ± standard deviation of {most} seeds" if most > 1 else ""
+    thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
+    pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in experiment.clips)
+    settings = ", ".join(f"{key}={value!r}" for key, value in experiment.settings.items())
+    steps = ", ".join(f"{key}={value}" for key, value in experiment.method_settings.items())
+    text = [
+        f"## `{runs.name}`",
+        f"{experiment.title}.",
+        f"N = {experiment.clients}, T = {experiment.rounds}, {steps}; the task: {settings}. "
+        f"Shown: test {experiment.score} in per cent after the last round{seeds}. "
+        f"Grid: η in {_set(experiment.lrs)}, η_ℓ in {_set(experiment.local_lrs)}, (u, ũ) in {{{pairs}}}; "
+        f"chosen by the best synchronous Clip²: {thresholds}.",
+        lib.table(HEADINGS, (line.row(len(experiment.rates)) for line in lines)),
+        "\n".join(f"- {cost}" for cost in costs_of_not_waiting(lines)),
+        f"![Test {experiment.score} against simulated time]({_picture(runs)})\n\n"
+        "The picture shows the first seed of the synchronous and the client-centric cells, with their best settings."
+        if all(line.best for line in lines)
+        else "",
+        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(runs, clips)}" if clips else "",
+    ]
+    return "\n\n".join(part for part in text if part) + "\n"
+
+
+def _trials(runs: Table, clips: tuple[float, float]) -> str:
+    """The scores with every pair of rates, which show how wide the range is in which a method works."""
+    rows = []
+    for cell in runs.experiment.cells:
+        if cell.stragglers == "large":
+            results = [runs.result(trial) for trial in runs.experiment.grid(cell, clips)]
+            scores = ("" if result is None else _score(result.accuracy) for result in results)
+            rows.append((cell.mode, LABELS[cell.method], *scores))
+    return lib.table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in runs.experiment.rates)), rows)
+
+
+def _score(score: float | None) -> str:
+    return "diverged" if score is None else f"{score:.1f}"
+
+
+def _picture(runs: Table) -> str:
+    return f"images/tables-{runs.name}.svg"
+
+
+def _set(values: tuple[float, ...]) -> str:
+    return "{" + ", ".join(f"{value:g}" for value in values) + "}"
+
+
+def _curves(runs: Table) -> Any:
+    """The synchronous and client-centric cells with their best settings, first seed; the fleets side by side."""
+    points = [
+        {
+            "method": LABELS[line.cell.method],
+            "mode": line.cell.mode,
+            "fleet": line.cell.stragglers,
+            "time": time,
+            "score": score,
+        }
+        for line in runs.lines()
+        if line.best and line.cell.mode != "server" and (result := runs.result(line.best))
+        for _, time, _, score in result.curve
+        if score is not None
+    ]
+    titles: dict[str, str] = {fleet: f"{fleet} stragglers, client-centric (dashed: synchronous)" for fleet in FLEETS}
+    return theme.image_style(
+        lib.score_panels(points, list(LABELS.values()), f"test {runs.experiment.score} (%)", titles)
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the missing experiments and write their tables; those whose data are missing are skipped."""
+    seeds = {"type": int, "default": 1, "help": "runs of each cell's best setting; 1"}
+    own = {"seeds": seeds, "out": lib.out("runs/tables")}
+    given = lib.options(__doc__, argv, "--page", "--data", "--only", "--jobs", "--read", **own)
+    lib.check_page(given.page, "tables")
+    tables = [Table(name, experiment, given.out, given.seeds) for name, experiment in EXPERIMENTS.items()]
+    for table in [] if given.read else tables:
+        if given.only and not any(text in table.name for text in given.only):
+            continue
+        try:
+            folders = table.folders(given.data)
+        except tg.Invalid as error:
+            print(f"{table.name} is skipped: {error}", file=sys.stderr)
+            continue
+        lib.do_missing(table.store, partial(table.wanted, folders), given)
+    before = lib.split_page(given.page, "tables")[1] if given.page else ""
+    lib.publish(given.page, {"tables": text(tables, before)}, lambda folder: draw(tables, folder))
 
 
 if __name__ == "__main__":
-    from experiments.options import main
-
-    main("tables")
+    lib.run_script(main)

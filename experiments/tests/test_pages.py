@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.tests.conftest import Command
+from experiments.tests.conftest import Script
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
     ],
 )
 def test_a_page_and_its_pictures_are_those_of_the_stored_results(
-    argv: tuple[str, ...], name: str, pictures: str, experiment: Command
+    argv: tuple[str, ...], name: str, pictures: str, script: Script
 ) -> None:
     shutil.copytree(DOCS, "docs")
     page = Path("docs", name)
@@ -30,7 +30,7 @@ def test_a_page_and_its_pictures_are_those_of_the_stored_results(
     page.write_text(re.sub(sections, r"\1 \2", page.read_text("utf-8"), flags=re.DOTALL), "utf-8")
     for picture in Path("docs/images").glob(pictures):
         picture.unlink()
-    assert experiment(*argv, "--page", str(page)).code == 0
+    assert script(*argv, "--page", str(page)).code == 0
     for path in (page, *Path("docs/images").glob(pictures)):
         assert path.read_bytes() == (DOCS / path.relative_to("docs")).read_bytes(), path
     assert len(list(Path("docs/images").iterdir())) == len(list((DOCS / "images").iterdir()))

@@ -8,10 +8,9 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 from statistics import mean
 
-from experiments.baseline_page import BaselineTable
-from experiments.baseline_plan import plan
-from experiments.baselines import BaselineLine, Baselines, difference
-from experiments.summaries import shipped_runs
+from experiments.baselines import BaselineLine, Baselines, difference, plan
+from experiments.baselines_page import BaselineTable
+from experiments.lib import stored_runs
 from tardygrad.sweeps.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +81,7 @@ def test_means_under_the_first_picture() -> None:
 
 def test_baselines_in_short(tmp_path: Path) -> None:
     name, evidence, whole = page("docs/baselines.md"), page("docs/evidence.md"), plan()
-    digits, store = whole.workloads["digits"], Store(tmp_path, known=shipped_runs("results/baselines.jsonl"))
+    digits, store = whole.workloads["digits"], Store(tmp_path, known=stored_runs("baselines"))
     mild, large, fashion, language = (
         {line.cell.method: line for line in lines} for lines in Baselines(whole, store).tables()
     )

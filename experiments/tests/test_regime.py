@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from experiments import commands as reproduce
+import tardygrad as tg
+from experiments import lib, regime_page
 from experiments import regime as regime_module
-from experiments import regime_page, regime_tails, summaries
 from experiments.regime import Line, Regime, RegimePlan, plan
-from experiments.regime_claims import judge
+from experiments.regime_claims import judge, paper_numbers, small_experiment_numbers
 from experiments.regime_page import tables, verdicts
-from experiments.regime_references import paper_numbers, small_experiment_numbers
-from tardygrad.errors import Invalid
+from experiments.tests.conftest import Script, Scripted
 from tardygrad.runs.history import read_history
 from tardygrad.runs.record import read_json, write_json
-from tardygrad.spec.spec import parse
-from tardygrad.sweeps.store import LayerTail, PlannedRun, Store, StoredResult
+from tardygrad.sweeps.store import LayerTail, PlannedRun, StoredResult
 
 SMALL = """
 buffer = 4
@@ -74,67 +75,55 @@ CHOICES = {
 }  # by workload, mode and method
 
 
-class Scripted(Store):
-    """A store whose results follow a rule, and which notes what it is asked for."""
+def results(score: Callable[[Any], float], seconds: float = 10.0, tails: list[LayerTail] | None = None) -> Scripted:
+    """A store whose scores follow a rule."""
 
-    def __init__(self, score, seconds: float = 10.0) -> None:
-        super().__init__(Path("nowhere"))
-        self.score, self.seconds, self.done = score, seconds, set()
+    def result_of(run: PlannedRun) -> StoredResult:
+        accuracy, time = score(run.spec), 900.0 if run.spec["method"]["mode"] == "sync" else seconds
+        measured = (tails or []) if run.tails else []
+        return StoredResult("finished", accuracy, 0.0, time, [(1, time, 0.0, accuracy)], 0.0, 0.0, measured)
 
-    def result(self, run: PlannedRun) -> StoredResult | None:
-        if self.path(run) not in self.done:
-            return None
-        score = self.score(run.spec)
-        time = 900.0 if run.spec["method"]["mode"] == "sync" else self.seconds
-        return StoredResult("finished", score, 0.0, time, [(1, time, 0.0, score)], 0.0, 0.0)
-
-    def path(self, run: PlannedRun) -> Path:
-        return Path(json.dumps((run.spec, run.tails)))
-
-    def finish(self, runs: list[PlannedRun]) -> int:
-        fresh = {self.path(run) for run in runs} - self.done
-        self.done |= fresh
-        return len(fresh)
+    return Scripted(result_of)
 
 
-def lines(part: str, **change):
+def finished(plan: RegimePlan, store: Scripted, choices: dict[str, Any] | None = None) -> Regime:
+    """A plan of which everything is done."""
+    regime = Regime(plan, store, known_choices=choices or {})
+    store.finish_all(regime.wanted)
+    return regime
+
+
+def only(*parts: str) -> RegimePlan:
+    return replace(plan(), parts={name: plan().parts[name] for name in parts})
+
+
+def line(part: str, **change: Any) -> Line:
     return Line(part, "sst2", "large", "client", **change)
 
 
 def test_settings_are_chosen_by_halving_on_validation_rows_and_reported_on_test_rows() -> None:
-    store = Scripted(lambda spec: 50 + 10 * spec["method"]["local_lr"] + spec["method"]["lr"])
+    store = results(lambda spec: 50 + 10 * spec["method"]["local_lr"] + spec["method"]["lr"])
     regime = Regime(RegimePlan.read(SMALL), store)
-    counts = []
-    while new := store.finish(wanted := regime.wanted()):
-        counts.append(new)
-        trials = [run.spec for run in wanted if run.spec["run"]["seed"] == 0]
-        assert all(spec["task"]["score_on"] == "validation" for spec in trials)
-        results = [run.spec for run in wanted if run.spec["run"]["seed"] > 0]
-        assert not any("score_on" in spec["task"] for spec in results)
     grids = 4 + 4 + 4 + 4 + 2  # SGDClip and Clip² twice, SD-SGDClip only without waiting
-    assert counts == [grids, grids // 2, 5 * 2 + 2 * 2 + 1]
-    assert regime.chosen(lines("cells", method="SGDClip")) == {"local_lr": 0.3, "lr": 1.0}
-    (one, _) = regime.runs(lines("buffers", method="SGDClip", change="M = 1"))
-    assert (one.spec["method"]["buffer"], one.spec["run"]["rounds"], one.spec["method"]["lr"]) == (1, 24, 1.0)
+    assert store.finish_all(regime.wanted) == [grids, grids // 2, 5 * 2 + 2 * 2 + 1]
+    for cell in regime.plan.lines():
+        assert all(run.spec["task"]["score_on"] == "validation" for run in regime.trials(cell))
+        assert not any("score_on" in run.spec["task"] for run in regime.runs(cell))
+    assert regime.chosen(line("cells", method="SGDClip")) == {"local_lr": 0.3, "lr": 1.0}
+    run, _ = regime.runs(line("buffers", method="SGDClip", change="M = 1"))
+    assert (run.spec["method"]["buffer"], run.spec["run"]["rounds"], run.spec["method"]["lr"]) == (1, 24, 1.0)
 
 
 def test_settings_can_be_chosen_for_a_change() -> None:
-    store = Scripted(lambda spec: 50 - 10 * spec["method"]["local_lr"] * (1 if spec["method"]["buffer"] == 1 else -1))
-    regime = Regime(
-        RegimePlan.read(
-            SMALL.replace(
-                '[{label = "M = 1", "method.buffer" = 1}]', '[{label = "M = 1", "method.buffer" = 1}]\ntuned = true'
-            )
-        ),
-        store,
-    )
-    while store.finish(regime.wanted()):
-        pass
-    tuned = lines("buffers", method="SGDClip", change="M = 1", tuned=True)
+    store = results(lambda spec: 50 - 10 * spec["method"]["local_lr"] * (1 if spec["method"]["buffer"] == 1 else -1))
+    change = '[{label = "M = 1", "method.buffer" = 1}]'
+    regime = finished(RegimePlan.read(SMALL.replace(change, f"{change}\ntuned = true")), store)
+    tuned = line("buffers", method="SGDClip", change="M = 1", tuned=True)
     assert tuned in regime.plan.parts["buffers"].lines()
     trials = [run.spec for run in regime.trials(tuned)]
     assert {(spec["method"]["buffer"], spec["run"]["rounds"]) for spec in trials} == {(1, 8), (1, 16)}
-    assert [regime.chosen(line)["local_lr"] for line in (tuned, lines("cells", method="SGDClip"))] == [0.1, 0.3]
+    chosen = [regime.chosen(each) or {} for each in (tuned, line("cells", method="SGDClip"))]
+    assert [settings["local_lr"] for settings in chosen] == [0.1, 0.3]
 
 
 @pytest.mark.parametrize(
@@ -148,18 +137,15 @@ def test_settings_can_be_chosen_for_a_change() -> None:
 )
 def test_the_verdict_on_m_1(sgdclip: float, clip2: float, verdict: str) -> None:
     lost = {"sgdclip": sgdclip, "clip2": clip2}
-    store = Scripted(lambda spec: 80.0 - (lost[spec["method"]["kind"]] if spec["method"]["buffer"] == 1 else 0.0))
-    regime = Regime(RegimePlan.read(SMALL), store)
-    assert judge(regime)["E"].verdict == "not run"
-    while store.finish(regime.wanted()):
-        pass
-    assert judge(regime)["E"].verdict == verdict
+    store = results(lambda spec: 80.0 - (lost[spec["method"]["kind"]] if spec["method"]["buffer"] == 1 else 0.0))
+    assert judge(Regime(RegimePlan.read(SMALL), store))["E"].verdict == "not run"
+    assert judge(finished(RegimePlan.read(SMALL), store))["E"].verdict == verdict
 
 
-def scores(given: dict[tuple[str, ...], float]):
+def scores(given: dict[tuple[str, ...], float]) -> Callable[[Any], float]:
     """A rule for a store: the accuracy by workload, mode and method kind, 80 if it has none, mean over seeds 1 to 3."""
 
-    def score(spec) -> float:
+    def score(spec: Any) -> float:
         method = spec["method"]
         name = f"{'sd-' * bool(method.get('downplay'))}{'dc-' * bool(method.get('compensate'))}{method['kind']}"
         spread = 0.125 * len(name) * (spec["run"]["seed"] - 2)
@@ -179,12 +165,8 @@ def scores(given: dict[tuple[str, ...], float]):
         ({("fadas",): 82.0}, {"F": "not reproduced"}),
     ],
 )
-def test_the_rules_of_the_plan(given, expected) -> None:
-    store = Scripted(scores(given))
-    regime = Regime(plan().only(["cells", "relatives"]), store)
-    while store.finish(regime.wanted()):
-        pass
-    found = judge(regime)
+def test_the_rules_of_the_plan(given: dict[tuple[str, ...], float], expected: dict[str, str]) -> None:
+    found = judge(finished(only("cells", "relatives"), results(scores(given))))
     assert {number: found[number].verdict for number in expected} == expected
     assert found["E"].verdict == found["G"].verdict == "not run"
 
@@ -200,13 +182,10 @@ def test_the_rules_of_the_plan(given, expected) -> None:
     ],
 )
 def test_the_verdict_on_not_waiting(behind: dict[str, float], seconds: float, verdict: str) -> None:
-    def score(spec) -> float:
+    def score(spec: Any) -> float:
         return 80.0 - (behind.get(spec["task"]["name"], 0.0) if spec["method"]["mode"] != "sync" else 0.0)
 
-    regime = Regime(plan().only(["cells"]), Scripted(score, seconds))
-    while regime.store.finish(regime.wanted()):
-        pass
-    found = judge(regime)["A"]
+    found = judge(finished(only("cells"), results(score, seconds)))["A"]
     assert (found.verdict, len(found.details)) == (verdict, 6)
 
 
@@ -221,17 +200,14 @@ def test_the_verdict_on_not_waiting(behind: dict[str, float], seconds: float, ve
     ],
 )
 def test_the_verdict_on_local_rates(sgdclip: list[float], clip2: list[float], verdict: str) -> None:
-    scores = {"sgdclip": sgdclip, "clip2": clip2}
+    by_kind = {"sgdclip": sgdclip, "clip2": clip2}
     rates = [0.5, 2.0, 8.0, 32.0]
 
-    def score(spec) -> float:
+    def score(spec: Any) -> float:
         method = spec["method"]
-        return 0.0 if method.get("downplay") else scores[method["kind"]][rates.index(method["local_lr"])]
+        return 0.0 if method.get("downplay") else by_kind[method["kind"]][rates.index(method["local_lr"])]
 
-    regime = Regime(plan().only(["rates"]), Scripted(score), known_choices=CHOICES)
-    while regime.store.finish(regime.wanted()):
-        pass
-    found = judge(regime)["G"]
+    found = judge(finished(only("rates"), results(score), CHOICES))["G"]
     assert found.verdict == verdict
     assert f"SGDClip {sum(each >= 75 for each in sgdclip)}, Clip² {sum(each >= 75 for each in clip2)}" in found.numbers
 
@@ -262,7 +238,7 @@ CLAIMS = """### Claim 4
 """
 
 
-def test_small_experiments_are_read_from_the_pages_beside(tmp_path) -> None:
+def test_small_experiments_are_read_from_the_pages_beside(tmp_path: Path) -> None:
     assert small_experiment_numbers(tmp_path) == {}
     (tmp_path / "results.md").write_text(RESULTS)
     (tmp_path / "reproduction.md").write_text(CLAIMS)
@@ -274,27 +250,6 @@ def test_small_experiments_are_read_from_the_pages_beside(tmp_path) -> None:
         "D": "DC-Clip² − Clip²: +0.00 points, ahead in 0 of 1 cells, equal in 1",
         "E": "SGDClip (lr 1) 8.0, Clip² 83.0, SGDClip (lr 0.1) 80.0 ([claim 4](reproduction.md#claim-4) of digits)",
     }
-
-
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        ("| mild | sync | SGDClip | 70.0 | 98.6 | 1,000 |", {}),
-        ("| mild | client | Clip² | 71.5 ± 0.4 | 98.6 | 50 |", {}),
-        ("| mild | client | SGDClip | diverged | 98.6 | 50 |\n| mild | client | Clip² | 71.5 | 98.6 | 50 |", {}),
-        ("| mild | client | SGDClip | 2 of 6 trials | 98.6 | |\n| mild | client | Clip² | 71.5 | 98.6 | 50 |", {}),
-        (
-            "| mild | client | SGDClip | 70.5 | 98.6 | 50 |\n| mild | client | Clip² | 71.5 | 98.6 | 50 |\n"
-            "| mild | server | SGDClip | diverged | 98.6 | 60 |\n| mild | server | Clip² | 71.5 | 98.6 | 60 |",
-            {"B": "Clip² − SGDClip: +1.00 points, ahead in 1 of 1 cells, equal in 0"},
-        ),
-    ],
-)
-def test_small_experiments_are_compared_where_both_have_a_score(cells, expected, tmp_path) -> None:
-    head = "\n".join(RESULTS.splitlines()[:4])
-    (tmp_path / "results.md").write_text(f"{head}\n{cells}\n")
-    (tmp_path / "reproduction.md").write_text("\n".join(CLAIMS.splitlines()[:5]))  # with mild stragglers alone
-    assert small_experiment_numbers(tmp_path) == expected
 
 
 def test_the_paper_s_tables_are_summed_up_by_the_same_rules() -> None:
@@ -312,11 +267,7 @@ def test_the_pages_of_the_documentation_have_numbers_of_small_experiments_for_si
 
 
 def test_the_page_has_verdicts_for_each_workload_alone() -> None:
-    store = Scripted(scores({("sst2", "clip2"): 82.0}))
-    regime = Regime(plan().only(["cells"]), store)
-    while store.finish(regime.wanted()):
-        pass
-    page = tables(regime, "python -m experiments.regime")
+    page = tables(finished(only("cells"), results(scores({("sst2", "clip2"): 82.0}))), "the command")
     assert "| claim | sst2 | stsb | qqp |" in page
     row = next(line for line in page.splitlines() if line.startswith("| B | "))
     assert row.startswith("| B | reproduced<br>Clip² − SGDClip: +2.00 ± ")
@@ -329,168 +280,99 @@ def test_a_row_says_how_many_clients_of_its_own_fleet_are_slow() -> None:
         for name, clients, low in (("slow", 4, 7), ("fast", 6, 1))
     )
     change = f'{{label = "slow", fleet = {{kind = "groups", groups = [{groups}]}}}}'
-    regime = Regime(
-        RegimePlan.read(SMALL.replace('{label = "M = 1", "method.buffer" = 1}', change)), Scripted(lambda spec: 80.0)
-    )
-    shown = [regime_page.row(regime, line)[0] for line in regime.plan.parts["buffers"].with_unchanged()]
+    small = RegimePlan.read(SMALL.replace('{label = "M = 1", "method.buffer" = 1}', change))
+    regime = Regime(small, results(lambda spec: 80.0))
+    shown = [regime_page.row(regime, each)[0] for each in small.parts["buffers"].with_unchanged()]
     assert shown == ["large", "4 of 10"] * 2
 
 
 def test_the_page_says_how_much_compensation_changes() -> None:
-    def score(spec) -> float:
+    def score(spec: Any) -> float:
         return 80.0 + 2.5 * (bool(spec["method"].get("compensate")) and spec["method"]["local_lr"] == 8.0)
 
-    store = Scripted(score)
-    regime = Regime(plan().only_workload("sst2").only(["cells", "curvature"]), store)
-    while store.finish(regime.wanted()):
-        pass
+    parts = {name: replace(part, workloads=["sst2"]) for name, part in only("cells", "curvature").parts.items()}
+    page = tables(finished(replace(plan(), parts=parts), results(score)), "")
     cells, curvature = 2 * 2 * 3, 2 * 2  # fleets, modes and seeds; changes and seeds
     expected = f"In {cells + curvature} pairs of runs, in all tables of this page, only the compensation differs. "
-    expected += (
-        f"It changes the score by +0.0 to +2.5 points (+0.31 on average, median +0.00), and not at all in {cells + 2}"
-    )
-    expected += ". By a point or more: sst2 large client M = 1, η_ℓ = 8, ũ = 0.003, seed 1: +2.5; sst2 large client"
-    assert expected in tables(regime, "")
-
-
-class WithTails(Scripted):
-    """A store whose runs have these tails."""
-
-    tails: list[LayerTail]
-
-    def result(self, run: PlannedRun) -> StoredResult | None:
-        found = super().result(run)
-        return found and found._replace(tails=self.tails if run.tails else [])
+    expected += "It changes the score by +0.0 to +2.5 points (+0.31 on average, median +0.00), and not at all in "
+    expected += f"{cells + 2}. By a point or more: sst2 large client M = 1, η_ℓ = 8, ũ = 0.003, seed 1: +2.5; sst2 "
+    assert expected in page
 
 
 def test_tails_without_those_of_the_whole_model_have_no_row() -> None:
-    store = WithTails(lambda spec: 80.0)
-    store.tails = [LayerTail(3, layer, 1.5, 1.4, 1.6, "heavy", 1.7, "heavy") for layer in ("all", "model.head")]
-    store.tails.append(LayerTail(6, "model.head", 1.5, 1.4, 1.6, "heavy", 1.7, "heavy"))
-    regime = Regime(RegimePlan.read(SMALL), store)
-    while store.finish(regime.wanted()):
-        pass
-    *_, rows = regime_tails.section(regime, regime.plan.parts["tails"], "sst2")
+    tails = [LayerTail(3, layer, 1.5, 1.4, 1.6, "heavy", 1.7, "heavy") for layer in ("all", "model.head")]
+    tails.append(LayerTail(6, "model.head", 1.5, 1.4, 1.6, "heavy", 1.7, "heavy"))
+    regime = finished(RegimePlan.read(SMALL), results(lambda spec: 80.0, tails=tails))
+    *_, rows = regime_page.tails_section(regime, regime.plan.parts["tails"], "sst2")
     assert rows.splitlines()[2:] == ["| client-centric | 3 | 1.50 ± 0.10, heavy | 1.70, heavy | 1 heavy |"]
 
 
 def test_every_run_of_the_plan_is_a_spec_that_can_be_read() -> None:
-    store = Scripted(lambda spec: 80.0)
-    regime = Regime(plan(), store)
-    wanted = []
-    while store.finish(latest := regime.wanted()):
-        wanted += latest
-    for run in wanted[:: len(wanted) // 40]:
-        parse(run.spec, trust=True)
-    changes = [line for part in plan().parts.values() for line in part.lines() if line.change]
-    for line in changes:
-        parse(regime.runs(line)[0].spec, trust=True)
-    grids = {name: len(method.points()) for name, method in plan().methods.items()}
-    assert set(grids.values()) == {6}
+    regime = finished(plan(), results(lambda spec: 80.0))
+    lines = regime.plan.lines()
+    runs = [run for each in lines[:: len(lines) // 20] for run in regime.all_runs(each)[:2]]
+    runs += [regime.runs(each)[0] for each in lines if each.change]
+    for run in runs:
+        tg.load_spec(run.spec)
+    assert {len(method.points()) for method in plan().methods.values()} == {6}
     assert "| E. " in verdicts(regime, Path("docs"))
 
 
-def test_saved_runs_are_strict_json_that_names_the_same_run(tmp_path) -> None:
-    store = Scripted(lambda spec: 80.0)
-    regime = Regime(plan().only(["cells", "curvature"]), store)
-    while store.finish(regime.wanted()):
-        pass
-    change = "M = 1, no clips, η_ℓ = 0.1"
-    run = regime.runs(lines("curvature", method="Clip²", change=change))[0]
-    summaries.write_summaries(tmp_path / "runs.jsonl", [{"name": "some", "spec": run.spec, "result": {"time": 1.5}}])
-    row = json.loads((tmp_path / "runs.jsonl").read_text("utf-8"), parse_constant=pytest.fail)
-    assert (row["spec"]["method"]["clip"], row["result"]) == ("inf", {"time": 1.5})
-    again, some = run._replace(spec=row["spec"]), Store(tmp_path)
-    assert some.path(again) == some.path(run)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        summaries.write_summaries(tmp_path / "runs.jsonl", [{"time": float("nan")}])
-
-
-def test_the_command_runs_what_is_missing_once_and_writes_the_page(tmp_path, monkeypatch, capsys) -> None:
-    from experiments import options as commands
-
+@pytest.fixture
+def small(script: Script, monkeypatch: pytest.MonkeyPatch) -> Script:
+    """The script with a small plan, of which nothing is stored."""
     monkeypatch.setattr(regime_module, "plan", lambda: RegimePlan.read(SMALL))
-    monkeypatch.chdir(tmp_path)
-    given = {"quick": False, "only": None, "data": ".", "out": "runs", "page": "docs/regime.md", "jobs": 1}
-    options = commands.Regime(**given, plan=False, save="runs.jsonl", read=False, json=True)
-    reproduce.regime(options)
-    first = capsys.readouterr()
-    grids, results = 18, 15  # as above
-    every = grids + grids // 2 + results
-    assert f"{every} of {every} runs done, about 0.0 CPU hours left" in first.err
-    assert json.loads(first.out)["E"]["verdict"] in ("reproduced", "in part", "not reproduced")
-    page = Path("docs/regime.md").read_text()
+    monkeypatch.setattr(lib, "stored_runs", lambda name: [])
+    return lambda *argv: script("regime", "--data", ".", *argv)
+
+
+def test_the_script_runs_what_is_missing_once_and_repeats_stored_runs(
+    small: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_page = ("--page", "docs/regime.md")
+    done = small("--jobs", "1", "--save", "runs.jsonl", *with_page)
+    every = 18 + 18 // 2 + 15  # as above
+    assert (done.code, done.out) == (0, "")
+    assert done.err.splitlines()[-1].endswith(f"All {every} runs of the plan are done.")
+    page = Path("docs/regime.md").read_text("utf-8")
     assert "| large | client | Clip², M = 1 |" in page
     assert "not run" not in page
-    assert "| sst2, sync, Clip² | local_lr 0.3, clip 0.01 | 2 | " in page  # a trial
+    assert "| sst2, sync, Clip² | local_lr 0.3, clip 0.01 | 2 | " in page, "a trial"
+    assert all(f"| client-centric | {number} | " in page for number in (0, 3, 6))
     assert Path("docs/images/regime-sst2.svg").exists()
     assert "M, updates per round" in Path("docs/images/regime-buffers.svg").read_text()
-    assert all(f"| client-centric | {number} | " in page for number in (0, 3, 6))
     assert "round 6" in Path("docs/images/regime-tails-sst2.svg").read_text()
-    records = [path for path in Path("runs").iterdir() if path.is_dir()]
-    assert len(records) == len(list(Path("runs").glob("*-*.json")))
-    assert not list(Path("runs").glob("*/model.safetensors"))
-    assert read_history(records[0]).spec  # as `report` does
-    reproduce.regime(options._replace(read=True))
-    assert capsys.readouterr().out == first.out
+    records = [path for path in Path("runs/regime").iterdir() if path.is_dir()]
+    assert len(records) == len(list(Path("runs/regime").glob("*-*.json")))
+    assert not list(Path("runs/regime").glob("*/model.safetensors"))
+    assert read_history(records[0]).spec, "as `report` does"
+
     rows = [json.loads(row) for row in Path("runs.jsonl").read_text().splitlines()]
     assert len(rows) == every
-    monkeypatch.setattr(summaries, "shipped_runs", lambda name: rows)
-    reproduce.regime(options._replace(out="empty", save="again.jsonl"))  # on another machine
-    assert capsys.readouterr().out == first.out
+    monkeypatch.setattr(lib, "stored_runs", lambda name: rows)
+    assert small("--out", "empty", "--save", "again.jsonl", *with_page).code == 0, "on another machine"
+    assert Path("docs/regime.md").read_text("utf-8") == page
     assert not list(Path("empty").glob("sst2*"))
     assert Path("again.jsonl").read_text() == Path("runs.jsonl").read_text()
-    reproduce.regime(options._replace(out="empty", plan=True))
-    *_, whole = json.loads(capsys.readouterr().out)["progress"]
-    assert (whole["runs"], whole["done"], whole["left"]) == (every, every, 0.0)
-    only = options._replace(only=["buffers"], out="part", save="again.jsonl", page=None, json=False)
-    reproduce.regime(only)
-    printed = capsys.readouterr().out
-    assert "Clip², M = 1" in printed
-    assert f"   {json.loads(first.out)['E']['verdict']}\n" in printed  # which needs the part `cells`
-    assert Path("again.jsonl").read_text() == Path("runs.jsonl").read_text()
-    again = options._replace(quick=True, out="runs", save=None, page=None)
-    reproduce.regime(again)
-    found = json.loads(capsys.readouterr().out)
-    assert found["claims"]["E"]["verdict"] == found["claims"]["E"]["stored"] == json.loads(first.out)["E"]["verdict"]
-    assert (
-        len(found["runs"]) == len(list(Path("runs/quick").glob("sst2-*.json"))) == 5
-    )  # cells with one seed, and no trials
-    assert all(run["stored"] == run["repeated"] is not None for run in found["runs"])
-    forged = next(path for path in Path("runs/quick").glob("sst2-client-sgdclip-*.json"))
-    row = read_json(forged)
-    write_json(forged, row | {"result": row["result"] | {"accuracy": 0.0}})
-    reproduce.regime(again._replace(read=True, json=False))
-    printed = capsys.readouterr().out
-    assert "4 of 5 have the stored score." in printed
-    assert f"(stored runs: {found['claims']['E']['stored']})" in printed
+    assert small("--plan", "--out", "empty").out.splitlines()[-1] == f"| all |  | {every} | {every} | 0.2 | 0.0 |"
+
+    first = small("--quick", "--jobs", "1").out
+    assert "5 of 5 have the stored score." in first, "cells with one seed, and no trials"
+    repeated = next(Path("runs/regime/quick").glob("sst2-client-sgdclip-*.json"))
+    row = read_json(repeated)
+    write_json(repeated, row | {"result": row["result"] | {"accuracy": 0.0}})
+    assert "4 of 5 have the stored score." in small("--quick", "--read").out
     some = [row for row in rows if not row["name"].startswith("sst2-client-clip2-large-seed1")]
-    monkeypatch.setattr(summaries, "shipped_runs", lambda name: some)
-    reproduce.regime(again._replace(read=True, json=False))
-    printed = capsys.readouterr().out
-    assert "not stored" in next(row for row in printed.splitlines() if row.startswith("client  Clip²"))
-    assert "did not finish" not in printed
+    monkeypatch.setattr(lib, "stored_runs", lambda name: some)
+    printed = small("--quick", "--read").out
+    assert "| client | Clip² | 1 | not stored |" in printed
     assert "3 of 5 have the stored score." in printed
-    with pytest.raises(Invalid, match="--quick has its own runs and no page, got --save"):
-        reproduce.regime(again._replace(save="some.jsonl"))
-    monkeypatch.setattr(summaries, "shipped_runs", lambda name: [])
-    with pytest.raises(Invalid, match="--quick needs settings that the whole plan has chosen, and those of sst2, cl"):
-        reproduce.regime(again._replace(out="none"))
+    assert "--quick has its own runs and no page" in small("--quick", "--save", "some.jsonl").err
+    monkeypatch.setattr(lib, "stored_runs", lambda name: [])
+    refused = small("--quick", "--out", "none")
+    assert "--quick needs settings that the whole plan has chosen, and those of sst2, cl" in refused.err
 
 
-@pytest.mark.parametrize(
-    ("given", "folders"),
-    [
-        ({}, "glue/, cifar10/, tinyvit5m_mobilesam/"),
-        ({"only": ["cells", "buffers"]}, "glue/"),
-        ({"only": ["images"]}, "cifar10/, tinyvit5m_mobilesam/"),
-        ({"quick": True}, "glue/"),
-    ],
-)
-def test_the_folders_that_the_chosen_parts_need_are_named(given, folders) -> None:
-    from experiments import options as commands
-
-    common = {"quick": False, "only": None, "data": None, "out": "runs", "page": None, "jobs": 1}
-    options = commands.Regime(**common | given, plan=False, save=None, read=False, json=False)
-    with pytest.raises(Invalid, match=f"needs --data FOLDER to run, or .* Use a folder with {folders}.$"):
-        reproduce.regime(options)
+def test_the_folders_that_runs_need_are_named(script: Script) -> None:
+    assert script("regime").err.endswith("Use a folder with glue/, cifar10/, tinyvit5m_mobilesam/.\n")
+    assert script("regime", "--quick").err.endswith("Use a folder with glue/.\n")

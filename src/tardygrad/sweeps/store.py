@@ -14,7 +14,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from hashlib import blake2b
-from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -66,13 +65,6 @@ class StoredResult(NamedTuple):
     local_clipped: float  # share of the coordinates of gradients
     tails: Sequence[LayerTail] = ()  # at `PlannedRun.tails`
 
-    @property
-    def merit(self) -> tuple[float, float]:
-        """What trials are ranked by: the score, then the loss; those that did not finish come last."""
-        if self.accuracy is None:
-            return -inf, -inf
-        return self.accuracy, -inf if self.loss is None else -self.loss
-
 
 class Store:
     """A folder of finished runs: each is done once, in several processes, and continued after a stop.
@@ -105,8 +97,8 @@ class Store:
         task = {key: value for key, value in spec["task"].items() if key not in PLACES}
         engine = {key: value for key, value in spec.get("engine", {}).items() if key != "workers"}
         length = {key: value for key, value in spec["run"].items() if key != "checkpoint_every"}
-        decisive = json.dumps({**spec, "task": task, "engine": engine, "run": length}, sort_keys=True, default=str)
-        digest = blake2b(decisive.replace("Infinity", '"inf"').encode(), digest_size=6).hexdigest()
+        decisive = _strict({**spec, "task": task, "engine": engine, "run": length})
+        digest = blake2b(decisive.encode(), digest_size=6).hexdigest()
         return self.folder / f"{name}-{digest}.json".replace("²", "2").replace(", ", "-").lower()
 
     def result(self, run: Spec | PlannedRun) -> StoredResult | None:
@@ -119,10 +111,16 @@ class Store:
 
     def row(self, run: PlannedRun) -> Row:
         """A finished run as a small JSON object: its name, settings without folders, versions and result."""
-        row = self._read(self.path(run))
+        path = self.path(run)
+        row = self._read(path)
         task = {key: value for key, value in run.spec["task"].items() if key not in PLACES}
-        spec = {**run.spec, "task": task}
-        return {"name": run.name, "spec": spec, "versions": row["versions"], "result": row["result"]}
+        spec = json.loads(_strict({**run.spec, "task": task}, sort=False))
+        return {
+            "name": path.stem.rpartition("-")[0],
+            "spec": spec,
+            "versions": row["versions"],
+            "result": row["result"],
+        }
 
     def _read(self, path: Path) -> Row:
         return read_json(path) if path.exists() or path not in self._known else self._known[path]
@@ -156,8 +154,7 @@ class Store:
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         run, path = running.pop(future), future.result()
                         if self.result(run) is None:  # else it would be run again and again
-                            rule = "a run that has ended must have a result that can be read"
-                            raise RecordError(f"{rule}, got {str(path)!r}. Remove the file, or report it as a bug.")
+                            raise RecordError(f"{str(path)!r} has no result that can be read. Report it as a bug.")
                         yield path
             except BrokenProcessPool as error:
                 raise RecordError("a process died; is there enough memory? Continue with the same command.") from error
@@ -167,6 +164,11 @@ class Store:
 
 def _planned(run: Spec | PlannedRun) -> PlannedRun:
     return PlannedRun(run.name, run.resolved()) if isinstance(run, Spec) else run
+
+
+def _strict(spec: dict[str, Any], *, sort: bool = True) -> str:
+    """A spec as strict JSON, in which an infinite setting is "inf"."""
+    return json.dumps(spec, sort_keys=sort, default=str).replace("Infinity", '"inf"')
 
 
 def _result(row: Row) -> StoredResult:

@@ -9,15 +9,11 @@ from typing import Any
 
 import altair as alt
 
-from experiments.accuracy_plot import AccuracyPlot, accuracy_row
-from experiments.baseline_plan import BaselineCell, BaselinePlan, BaselineWorkload
-from experiments.baselines import BaselineLine, Baselines, difference
-from experiments.page import table as markdown_table
-from experiments.progress import Progress, progress_table, progress_text
+from experiments import lib
+from experiments.baselines import BaselineCell, BaselineLine, BaselinePlan, Baselines, BaselineWorkload, difference
+from experiments.lib import Progress, Values
 from tardygrad.results import theme
-from tardygrad.runs.record import Row
 
-Lines = list[BaselineLine]
 DASHES = {"clipped": [6, 2], "AdamW": [2, 2]}  # of curves, by variant
 _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"}
 
@@ -25,7 +21,7 @@ _SCORES = {"accuracy": "test accuracy (%)", "loss": "test loss (nats per token)"
 class BaselineTable:
     """A table: the lines of a workload and a fleet, some of which may be missing."""
 
-    def __init__(self, plan: BaselinePlan, lines: Lines) -> None:
+    def __init__(self, plan: BaselinePlan, lines: list[BaselineLine]) -> None:
         self.plan, self.lines = plan, lines
         self.workload: BaselineWorkload = plan.workloads[lines[0].cell.workload]
         self.name = f"{self.workload.heading}, {lines[0].cell.fleet}"
@@ -110,10 +106,10 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
     plan, progress = baselines.plan, baselines.progress()
     parts = [
         f"Made by `{command}`.",
-        markdown_table(
+        lib.table(
             ("workload", "", "client updates", "K", "trials", "CPU hours"),
             (
-                _workload(plan, workload, [row.seconds for row in progress if row.workload == workload.name])
+                _workload(plan, workload, [row.seconds for row in progress.rows if row.workload == workload.name])
                 for workload in plan.workloads.values()
             ),
         ),
@@ -125,9 +121,9 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
         "(Student's t) excludes 0, and *tied* with the best one if it is not worse. *At … s* is the score when the "
         "fastest method of the table has ended with all seeds. *Near an end of its range*: settings in the first or "
         "last twentieth of a logarithmic range.",
-        progress_text(progress, "A method is in a table when all its runs are done, and compared with those in it."),
-        progress_table(progress, "fleet"),
-        *([f"Fashion-MNIST was not run: {skipped}"] if skipped and not _has(progress, "fashion") else []),
+        progress.text("A method is in a table when all its runs are done, and compared with those in it."),
+        progress.table(),
+        *([f"Fashion-MNIST was not run: {skipped}"] if skipped and not _has(progress.rows, "fashion") else []),
     ]
     for lines in baselines.tables():
         each = BaselineTable(plan, lines)
@@ -135,13 +131,13 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
             f"## {each.name}",
             f"![{_SCORES[each.workload.score].capitalize()}: {each.name}]({picture_path(each)})",
             "\n".join(f"- {sentence}" for sentence in each.sentences()),
-            markdown_table(each.headings(), map(each.row, lines)),
+            lib.table(each.headings(), map(each.row, lines)),
         ]
     for workload in plan.workloads.values():
         if workload.trials:
             place = (workload.name, workload.fleets[0])
             rows = (_searched(plan, cell) for cell in plan.cells() if cell[:2] == place)
-            parts += [f"## Searched: {workload.heading}", markdown_table(("method", "searched", "given"), rows)]
+            parts += [f"## Searched: {workload.heading}", lib.table(("method", "searched", "given"), rows)]
     return "\n\n".join(parts)
 
 
@@ -174,7 +170,7 @@ def picture_path(table: BaselineTable) -> str:
     return f"images/baselines-{workload}-{fleet}.svg"
 
 
-def write_pictures(baselines: Baselines, folder: Path) -> None:
+def draw(baselines: Baselines, folder: Path) -> None:
     """Draw every table."""
     for lines in baselines.tables():
         each = BaselineTable(baselines.plan, lines)
@@ -194,11 +190,11 @@ def _dots(table: BaselineTable) -> Any:
     """A dot for each method; variants of a method have one colour, and those with added local clipping are hollow."""
     least = 10 * int(max(min(line.score - (line.spread or 0.0) for line in table.lines), 0.0) / 10)
     rows = [
-        accuracy_row(table.label(line.cell), table.label(line.cell).partition(",")[0], line.score, line.spread)
+        lib.accuracy_row(table.label(line.cell), table.label(line.cell).partition(",")[0], line.score, line.spread)
         | {"fill": "clipped" if "clipped" in line.cell.method else ""}
         for line in table.lines
     ]
-    plot = AccuracyPlot(rows, _SCORES["accuracy"], least)
+    plot = lib.AccuracyPlot(rows, _SCORES["accuracy"], least)
     hollow = alt.condition(alt.datum.fill == "clipped", alt.value("white"), plot.colour)
     dots = plot.base.mark_point(size=80, strokeWidth=2, opacity=1)
     dots = dots.encode(x=plot.x("accuracy"), fill=hollow, color=plot.colour)
@@ -207,7 +203,7 @@ def _dots(table: BaselineTable) -> Any:
 
 def _curves(table: BaselineTable) -> Any:
     """A line for each method; variants of a method have one colour and other dashes."""
-    points: list[Row] = []
+    points: list[Values] = []
     for line in table.lines:
         method, _, variant = table.label(line.cell).partition(", ")
         place = {"line": table.label(line.cell), "method": method, "variant": variant}

@@ -60,7 +60,6 @@ format: .venv/developed  ## format the code
 bench: .venv/developed  ## measure speed: command line, simulator, kernels, Ray, Flower
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/clock.py
-	$(BIN)/python benchmarks/checksums.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/simulator.py

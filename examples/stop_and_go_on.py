@@ -34,6 +34,6 @@ print("threads, replayed to the same bits:", torch.equal(tg.replay(real).x, real
 # It prints:
 #
 # resumed after round 25
-# the record holds checkpoints events.jsonl metrics.jsonl model.safetensors spec.json summary.json
+# the record holds checkpoints events.jsonl model.safetensors spec.json summary.json
 # resumed, the same bits: True
 # threads, replayed to the same bits: True

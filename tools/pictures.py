@@ -15,8 +15,7 @@ import altair as alt
 from experiments.figure1 import BUFFER, panel, timeline
 from tardygrad.core.method import Mode
 from tardygrad.results.theme import BLACK, COLOURS, image_style, write
-from tardygrad.runs.events import Arrival, Dispatch, read_events
-from tardygrad.runs.record import read_lines
+from tardygrad.runs.events import Arrival, Dispatch, read_events, read_metrics
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 TITLES: dict[Mode, str] = {
@@ -74,7 +73,7 @@ def waiting(demo: Path) -> Any:
     points = [
         {"run": name, "time": row["time"], "accuracy": row["test_accuracy"]}
         for name, path in runs.items()
-        for row in read_lines(path / "metrics.jsonl")
+        for row in read_metrics(path / "events.jsonl")
         if "test_accuracy" in row
     ]
     ends = [[point for point in points if point["run"] == name][-1] for name in runs]

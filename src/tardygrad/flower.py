@@ -30,7 +30,7 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, check_integer, check_number, type_and_first_line
 from tardygrad.own_code import check_trust
 from tardygrad.runs import run as runs
-from tardygrad.runs.record import Row, new_run_dir, read_json
+from tardygrad.runs.record import Row, new_run_dir, read_spec
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.summary import plural
@@ -160,7 +160,7 @@ class _ServerMain:
 def _resumed(out: str | Path | None, built: specs.Built, spec: Row | None, pool: Any) -> runs.Run:
     """The run in a directory, to be continued; raises `Invalid` if its spec differs in more than may change."""
     path = _recorded(out)
-    recorded = read_json(path / "spec.json")
+    recorded = read_spec(path)
     before, allowed = recorded.get("spec") or {}, specs.resume_keys(spec or {})
     for table, values in (spec or {}).items():
         for key, value in values.items():
@@ -300,7 +300,7 @@ class AsyncStrategy:
     def _count(self, grid: Any, resumed: Path | None) -> int:
         """The number of clients: that of the resumed run, or of the nodes that are online."""
         link = connection.GridLink(grid, 1.0)
-        recorded = read_json(resumed / "spec.json").get("clients") if resumed else None
+        recorded = read_spec(resumed).get("clients") if resumed else None
         return int(recorded or count_nodes(link, self._method.buffer))
 
     def stop(self) -> None:

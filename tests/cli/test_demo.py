@@ -36,7 +36,7 @@ def test_the_demo_prints_a_table_and_writes_figures_and_records(tardygrad: Comma
     assert made >= {"test-loss.png", "report.html", "sync-clip2", "sgdclip"}
 
 
-@pytest.mark.parametrize("taken", ["here/spec.json", "here/clip2/metrics.jsonl"])
+@pytest.mark.parametrize("taken", ["here/spec.json", "here/clip2/summary.json"])
 def test_a_demo_is_not_written_into_the_folder_of_a_run(taken: str, tardygrad: Command) -> None:
     Path(taken).parent.mkdir(parents=True)
     Path(taken).touch()
@@ -90,7 +90,7 @@ def test_ctrl_c_leaves_runs_that_can_be_resumed(tardygrad: Command) -> None:
     command = [sys.executable, "-c", start, "demo", "--jobs", "2", "--out", "over here"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         runs = [Path("over here", name) for name in ("sync-clip2", "clip2")]
-        while not all((run / "metrics.jsonl").exists() for run in runs):
+        while not all((run / "events.jsonl").exists() for run in runs):
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tardygrad.report.build import build
+from tardygrad.runs.events import read_metrics
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.record import read_json, read_lines
 from tardygrad.runs.summary import read_summary
@@ -22,7 +23,7 @@ SPEC = ["method.privacy={clip=0.3,noise_multiplier=2.0}"]
 def test_records_and_reports_have_epsilon(tardygrad: Command) -> None:
     """`plan` knows it before: it depends on the clock alone."""
     ran = tardygrad("run", "small.toml", *SPEC, "--out", "run", "--json").json
-    rows = list(read_lines(Path("run/metrics.jsonl")))
+    rows = read_metrics(Path("run/events.jsonl"))
     assert 0 < rows[0]["epsilon"] <= rows[-1]["epsilon"] == ran["epsilon"]
     assert [row["epsilon"] for row in read_lines(Path("run/events.jsonl")) if row["event"] == "advance"] == [
         row["epsilon"] for row in rows

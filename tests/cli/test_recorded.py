@@ -1,17 +1,24 @@
-"""Runs that the first version recorded are still resumed, replayed and read: `tests/recorded` holds three.
+"""Recorded runs are still resumed, replayed and read: `tests/recorded` holds three.
 
 `sim` and `regions` were killed after round 13, with a checkpoint of round 8; what they came to undisturbed is beside
-them (`*-whole`). `ray` finished, with two slices of the server and an int8 wire.
+them (`*-whole`). `ray` finished, with two slices of the server and an int8 wire. Of three runs with the same settings,
+`first-version` holds the models that the first version came to.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+import tardygrad as tg
+from tardygrad.runs.events import read_metrics
 from tardygrad.runs.record import read_lines
+from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -22,13 +29,29 @@ def lines(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", ["sim", "regions"])
+def test_a_spec_gives_the_model_that_the_first_version_came_to(name: str, tmp_path: Path, tardygrad: Command) -> None:
+    first = RECORDED / "first-version" / name
+    assert tardygrad("run", str(first / "spec.json"), "--out", str(tmp_path / "run")).code == 0
+    assert (tmp_path / "run/model.safetensors").read_bytes() == (first / "model.safetensors").read_bytes()
+
+
+def test_the_arrivals_of_a_run_on_ray_give_the_model_that_the_first_version_came_to() -> None:
+    first = RECORDED / "first-version/ray"
+    loaded = spec.load(first / "spec.json")
+    built = loaded.build()
+    script = [tuple(line) for line in json.loads((first / "script.json").read_text())]
+    pool = tg.ScriptedPool(script, built.task, built.method, wire="int8")
+    run = tg.train(built.method, built.task, pool, rounds=8, evaluate_every=0)
+    assert torch.equal(run.x, load_file(first / "model.safetensors")["x"])
+
+
+@pytest.mark.parametrize("name", ["sim", "regions"])
 def test_a_killed_run_is_resumed_to_the_same_bits(name: str, tmp_path: Path, tardygrad: Command) -> None:
     run, whole = tmp_path / name, RECORDED / f"{name}-whole"
     shutil.copytree(RECORDED / name, run)
     assert tardygrad("resume", str(run)).code == 0
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    for file in ("events.jsonl", "metrics.jsonl"):
-        assert lines(run / file) == lines(whole / file)
+    assert lines(run / "events.jsonl") == lines(whole / "events.jsonl")
 
 
 @pytest.mark.parametrize("name", ["sim-whole", "regions-whole", "ray"])
@@ -41,9 +64,9 @@ def test_a_run_on_ray_goes_on_from_its_checkpoint(tmp_path: Path, tardygrad: Com
     pytest.importorskip("ray")
     run = tmp_path / "ray"
     shutil.copytree(RECORDED / "ray", run)
-    before = (run / "metrics.jsonl").read_text("utf-8")
+    before = read_metrics(run / "events.jsonl")
     assert tardygrad("resume", str(run), "run.rounds=10").code == 0
-    assert (run / "metrics.jsonl").read_text("utf-8").startswith(before)
+    assert read_metrics(run / "events.jsonl")[:8] == before
     assert "the same bits after 10 rounds" in tardygrad("replay", str(run)).out
 
 

@@ -578,7 +578,7 @@ def test_a_measured_tail_is_noted_and_warned_of_where_nobody_clips(tmp_path: Pat
 
 def test_a_run_without_rounds_says_so(tmp_path: Path) -> None:
     path = record(tmp_path / "run", clip2(), fleet())
-    for name in ("events.jsonl", "metrics.jsonl", "summary.json"):
+    for name in ("events.jsonl", "summary.json"):
         (path / name).unlink()
     seen = examine(path)
     assert causes(seen) == ["no rounds"]
@@ -671,15 +671,6 @@ def test_records_that_were_killed_or_are_of_other_versions_are_read(tmp_path: Pa
     assert (torn.status, torn.rounds) == ("not ended", 12)
     assert examine(made_up(tmp_path / "python", spec=None)).rounds == 12
     assert examine(made_up(tmp_path / "bare", spec=None, classes=None, label=None, parameters=None)).rounds == 12
-
-
-def test_events_of_unknown_kinds_are_noted(tmp_path: Path) -> None:
-    path = made_up(tmp_path / "run")
-    with (path / "events.jsonl").open("a") as file:
-        file.write('{"event":"merge","time":3}\n')
-    (found,) = [finding for finding in examine(path).findings if finding.cause == "events"]
-    assert found.says == "ignored 1 event of a kind that this version does not know: 'merge'."
-    assert found.advice == "use the version of tardygrad that wrote the record"
 
 
 def test_findings_come_in_order() -> None:

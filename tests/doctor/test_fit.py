@@ -18,6 +18,7 @@ from tardygrad.doctor.what_if import WhatIf
 from tardygrad.fleet import Runtime
 from tardygrad.runs.history import History
 from tardygrad.runs.history import read_history as read
+from tardygrad.runs.record import FORMAT
 from tardygrad.spec.spec import parse
 from tests.doctor.planted import clip2, fleet, record
 
@@ -102,7 +103,7 @@ def made_up(tmp_path: Path, *times: list[float], classes: list[tuple[str, int]] 
     rows.append({"event": "join", "time": 100.0, "client": 0, "round": 0})
     tmp_path.joinpath("events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     asked = {"spec": None, "method": "Clip²", "classes": classes or [], "run": {}, "versions": {}}
-    tmp_path.joinpath("spec.json").write_text(json.dumps(asked))
+    tmp_path.joinpath("spec.json").write_text(json.dumps({"format": FORMAT, "id": "made up", **asked}))
     return read(tmp_path)
 
 

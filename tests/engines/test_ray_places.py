@@ -23,7 +23,7 @@ from tardygrad.engines import real_time
 from tardygrad.engines.ray import connection
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import Places
-from tardygrad.runs.events import Arrival, Dispatch, read_events
+from tardygrad.runs.events import Arrival, Dispatch, Join, Resume, kind_of, read_events
 from tardygrad.runs.recipes import make, recipe_table
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
@@ -93,26 +93,26 @@ def test_a_pinned_client_works_at_its_place_only_and_is_lost_for_as_long_as_that
         assert pool.workers.shares == {"site-a": 1, "zone=b": 1, None: 1}
         run = tg.begin(METHOD, task, pool, rounds=10**6, evaluate_every=0, out=tmp_path / "run")
 
-        def count(kind: str) -> int:
-            return sum(line[:2] == (kind, 0) for line in run.script)
+        def count(kind: type) -> int:
+            return sum(isinstance(event, kind) and event.client == 0 for event in run.script)  # type: ignore[union-attr]
 
         def scenario() -> Iterator[Callable[[], bool]]:
             """Yields what to wait for, and then does the next thing."""
-            yield lambda: count("arrive") > 2
+            yield lambda: count(Arrival) > 2
             (worker,) = (one for one in pool.workers.members if one.place == "site-a")
             os.kill(worker.process, signal.SIGKILL)
-            yield lambda: count("join") == 1
-            arrivals = count("arrive")
-            yield lambda: count("arrive") > arrivals
+            yield lambda: count(Join) == 1
+            arrivals = count(Arrival)
+            yield lambda: count(Arrival) > arrivals
             cluster.remove_node(nodes[0])
             yield lambda: 0 in pool.absent
-            round, joined, arrivals = run.server.round, count("join"), count("arrive")
+            round, joined, arrivals = run.server.round, count(Join), count(Arrival)
             yield lambda: run.server.round > round + 10
             assert "no machine of the cluster has the resource or label 'site-a'" in pool.status()
-            assert (count("join"), count("arrive")) == (joined, arrivals)
+            assert (count(Join), count(Arrival)) == (joined, arrivals)
             assert 0 in {client for _, client, _ in pool.pending().due}  # a resumed run lets it join again
             nodes.append(add_node(cluster))
-            yield lambda: count("arrive") > arrivals
+            yield lambda: count(Arrival) > arrivals
             run.stop()
 
         steps = scenario()
@@ -122,8 +122,8 @@ def test_a_pinned_client_works_at_its_place_only_and_is_lost_for_as_long_as_that
             if holds():
                 holds = next(steps, bool)
     cluster.remove_node(nodes[1])
-    faults = [line[:2] for line in run.script if line[0] != "arrive"]
-    assert faults == [("lose", 0), ("join", 0)] * (len(faults) // 2)
+    faults = [(kind_of(event), event.client) for event in run.script if not isinstance(event, Arrival | Resume)]
+    assert faults == [("loss", 0), ("join", 0)] * (len(faults) // 2)
     read = [note for note in notes(tmp_path) if note[0] == "reads"]
     assert {node for _, client, _, node in read if client == "c0"} == {node.node_id for node in nodes}
     assert {node for _, client, _, node in read if client == "c1"} == {cluster.head_node.node_id}

@@ -30,7 +30,7 @@ from tardygrad.engines.ray import connection as joining
 from tardygrad.engines.ray.session import Session
 from tardygrad.engines.real_time import LOSSES
 from tardygrad.errors import Interrupted
-from tardygrad.runs.events import Arrival, read_events
+from tardygrad.runs.events import Arrival, ClientLost, Join, Refusal, kind_of, read_events
 from tests.engines.contract import CLIENTS, Broken, PoolContract
 from tests.forkserver import Program
 
@@ -45,6 +45,12 @@ pytestmark = [
 METHOD = tg.clip2(
     local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client", compensate=True
 )
+
+
+def faults(run: tg.Run, *kinds: Any) -> list[tuple[str, int]]:
+    """The messages of a run that are no arrivals, or those of some kinds."""
+    kinds = kinds or (Refusal, ClientLost, Join)
+    return [(kind_of(event), event.client) for event in run.script if isinstance(event, kinds)]
 
 
 def moody(folder: Path) -> Any:
@@ -213,7 +219,7 @@ def test_a_killed_worker_loses_its_job_only_and_the_run_goes_on_and_replays(scen
             os.kill(victim, signal.SIGKILL)
         if row["round"] >= 30 and run.counts["loss"]:
             run.stop()
-    assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 0), ("join", 0)]
+    assert faults(run) == [("loss", 0), ("join", 0)]
     assert torch.equal(tg.replay(run).x, run.x)
     arrivals = [event for event in read_events(tmp_path / "run/events.jsonl") if isinstance(event, Arrival)]
     assert {event.node for event in arrivals} == {socket.gethostname()}
@@ -259,7 +265,7 @@ def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> 
             scene.let_go(2)
         if run.counts["refusal"]:
             run.stop()
-    assert [line[:2] for line in run.script if line[0] != "arrive"] == [("lose", 2), ("join", 2), ("refuse", 2)]
+    assert faults(run) == [("loss", 2), ("join", 2), ("refusal", 2)]
     assert run.summary().refused == {"finished job": 1}
     assert torch.equal(tg.replay(run).x, run.x)
 

@@ -10,6 +10,7 @@ import torch
 
 import tardygrad as tg
 from tardygrad.core.messages import Job, Refused
+from tardygrad.engines.recorded import Refusal, Resume
 from tardygrad.engines.wire import BLOCK, send, unpack
 
 CLIENTS = 3
@@ -57,7 +58,7 @@ def test_an_update_arrives_as_if_packed_by_hand_with_the_error_fed_back(wire: An
     x = here.init(0)
     order = [int(client) for client in np.random.default_rng(1).integers(CLIENTS, size=20)]
     order[9], order[14] = -1, -2  # client 1 is lost, and all is forgotten
-    script = [{-1: ("lose", 1), -2: ("forget", None)}.get(client, ("arrive", client)) for client in order]
+    script = [{-1: ("lose", 1), -2: Resume(0.0, 0)}.get(client, ("arrive", client)) for client in order]
     pool, hand = tg.ScriptedPool(script, here, METHOD, wire=wire), ByHand(here, wire)
     serials, fed = [0] * CLIENTS, 0
     for client in order:
@@ -93,12 +94,12 @@ def test_a_narrow_wire_changes_the_run_and_its_replay_has_the_same_bits(wire: An
     assert torch.equal(tg.replay(run).x, run.x)
 
 
-@pytest.mark.parametrize("line", [("lose", 0), ("forget", None)], ids=str)
+@pytest.mark.parametrize("line", [("lose", 0), Resume(3.0, 0)], ids=str)
 def test_what_is_forgotten_is_not_fed_back(line: Any) -> None:
-    back = [] if line[0] == "forget" else [("join", 0)]
+    back = [] if isinstance(line, Resume) else [("join", 0)]
     script = [*ARRIVALS[:3], line, *back, *ARRIVALS[3:]]
     assert not torch.equal(trained("int8", script).x, trained("int8", ARRIVALS).x)
-    if line[0] == "forget":
+    if isinstance(line, Resume):
         assert torch.equal(trained("float32", script).x, trained("float32", ARRIVALS).x)
 
 
@@ -107,7 +108,7 @@ def test_only_what_was_too_stale_had_come_and_left_an_error() -> None:
     job = Job(0, 0, 0, here.init(0), 2, None, 0)
     left = {}
     for reason in ("too stale", "not finite", "lost on the way"):
-        pool = tg.ScriptedPool([("refuse", 0, 1.0, 0, 0, reason)], here, METHOD, wire="int8")
+        pool = tg.ScriptedPool([Refusal(1.0, 0, 0, 0, reason)], here, METHOD, wire="int8")
         pool.submit(job)
         assert pool.next() == Refused(0, 0, 0, reason)  # type: ignore[arg-type]
         left[reason] = pool.errors
@@ -120,11 +121,8 @@ def test_only_what_was_too_stale_had_come_and_left_an_error() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ((), r"verb must be one of arrive, lose, join, sleep, wake, repeat, refuse, forget, got None\."),
+        ((), r"verb must be one of arrive, lose, join, sleep, wake, repeat, got None\."),
         ((["arrive"], 0), r"verb must be one of .*, got \['arrive'\]\."),
-        (("refuse", 0), r"a refusal in a script has client, time, serial, round and reason, got \('refuse', 0\)\."),
-        (("refuse", 0, 1.0, 0, 0), "a refusal in a script has client, time, serial, round and reason"),
-        (("refuse", 0, 1.0, 0, 0, "x", 1), "a refusal in a script has client, time, serial, round and reason"),
         (("arrive", 2), r"the script says \('arrive', 2\), but client 2 has nothing to deliver\."),
         (("repeat", 0), r"the script says \('repeat', 0\), but client 0 has nothing to deliver\."),
         (("arrive",), r"client None has nothing to deliver\."),
@@ -138,7 +136,7 @@ def test_a_line_that_is_none_says_so(line: Any, said: str, wire: Any) -> None:
 
 @pytest.mark.parametrize("wire", ["float32", "int8"])
 def test_a_refusal_of_who_has_no_job_is_delivered_all_the_same(wire: Any) -> None:
-    pool = tg.ScriptedPool([("refuse", 99, 1.0, 0, 0, "too stale")], task(), METHOD, wire=wire)
+    pool = tg.ScriptedPool([Refusal(1.0, 99, 0, 0, "too stale")], task(), METHOD, wire=wire)
     assert pool.next() == Refused(99, 0, 0, "too stale")
 
 

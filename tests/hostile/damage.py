@@ -72,7 +72,7 @@ READERS = {
     "report": ("report", "run", "--out", "page.html"),
     "fit": ("plan", "small.toml", "--fit", "run", "--json"),
 }
-PARTS = ["spec.json", "events.jsonl", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoints", "newest"]
+PARTS = ["spec.json", "events.jsonl", "summary.json", "model.safetensors", "checkpoints", "newest"]
 NEWEST = "checkpoints/00000002"  # of the killed run
 DONORS = {"seed": ["run.seed=1"], "clip": ["method.clip=0.3"], "method": ["method.compensate=true"], "twin": []}
 
@@ -96,7 +96,7 @@ def answers(folder: Path, reader: str) -> tuple[object, ...]:
         ended = command(*READERS[reader])
     written: list[bytes] = []
     if reader == "resume" and ended.code == 0:
-        written = [(folder / "run" / name).read_bytes() for name in ("model.safetensors", "metrics.jsonl")]
+        written = [(folder / "run/model.safetensors").read_bytes()]
     elif ended.code == 0:
         tables = sorted(path for path in (folder / "tables").rglob("*") if path.is_file())
         written = [path.read_bytes() for path in (*tables, *folder.glob("page.html"))]

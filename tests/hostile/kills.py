@@ -145,6 +145,6 @@ def run_to_end(code: str, *argv: str) -> Ended:
 
 
 def rounds_on_disk(out: Path) -> int:
-    """A measure of how far a run has come: the lines of its metrics that are on the disk."""
-    path = out / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    """A measure of how far a run has come: its rounds that are on the disk."""
+    path = out / "events.jsonl"
+    return path.read_bytes().count(b'"advance"') if path.exists() else 0

@@ -13,6 +13,7 @@ from altair.vegalite.v6.schema import core
 
 from tardygrad.report.page import figures
 from tardygrad.results.blocks import Section
+from tardygrad.runs.record import FORMAT
 
 EVIL = "</script><script>alert(1)</script><!-- \"'>&\u2028 javascript:alert(1) {signal}"
 """What no page may take for anything but text."""
@@ -32,6 +33,8 @@ def record(path: Path, *, rounds: int = 12, seed: int = 0, torn: bool = False, *
     """
     path.mkdir(parents=True)
     known: dict[str, Any] = {
+        "format": FORMAT,
+        "id": "made up",
         "spec": {"task": {"kind": "quadratic"}, "method": {"kind": "clip2", "lr": 1.0}, "run": {"seed": seed}},
         "method": "Clip² (client-centric, M=2, K=5)",
         "label": "Clip²",
@@ -63,7 +66,7 @@ def check_charts(sections: Iterable[Section]) -> None:
 
 
 def write(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value))
+    path.write_text(json.dumps({"id": "made up", **value} if path.name == "summary.json" else value))
 
 
 def events(rounds: int, seed: int = 0) -> list[dict[str, Any]]:

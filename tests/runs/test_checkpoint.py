@@ -23,9 +23,9 @@ import tardygrad as tg
 from tardygrad.engines.contract import Pending
 from tardygrad.runs import checkpoint, packing
 from tardygrad.runs.checkpoint import Checkpoint
-from tardygrad.runs.record import read_json, read_lines, to_json_value
+from tardygrad.runs.events import read_metrics
+from tardygrad.runs.record import read_json, to_json_value
 from tests.forkserver import Program
-from tests.runs.test_resume import finished, resumed
 
 CLIENTS = 4
 METHOD = tg.clip2(
@@ -167,7 +167,7 @@ def test_a_disk_that_is_full_ends_the_run_and_the_last_checkpoint_stands(
     assert checkpoint.newest(path / "checkpoints") == before
     run = gone_on(path, rounds=40)
     assert run.server.round == 40
-    assert [row["round"] for row in read_lines(path / "metrics.jsonl")] == list(range(1, 41))
+    assert [row["round"] for row in read_metrics(path / "events.jsonl")] == list(range(1, 41))
     assert torch.equal(tg.replay(run).x, run.x)
 
 
@@ -181,29 +181,6 @@ def test_a_writer_raises_what_went_wrong_once_and_goes_on() -> None:
     saver.finish()
     saver.finish()
     assert done == ["then"]
-
-
-def test_a_checkpoint_of_an_older_format_is_one_sentence(tmp_path: Path) -> None:
-    path = finished(tmp_path / "run")
-    saved = checkpoint.read(path / "checkpoints")
-    assert saved is not None
-    old = {name: value for name, value in saved.state.items() if name not in ("number", "rows", "unscored")}
-    checkpoint.save(path / "checkpoints", Checkpoint(saved.tensors, old | {"format": 2}))
-    with pytest.raises(tg.RecordError) as caught:
-        resumed(path)
-    rule = "the checkpoint has format 2, and this version reads 3, 4 and 5"
-    assert str(caught.value) == f"{rule}. Use the version of tardygrad that wrote it."
-
-
-def test_the_format_of_a_checkpoint_is_covered_by_its_checksum(tmp_path: Path) -> None:
-    path = finished(tmp_path / "run")
-    for folder in (path / "checkpoints").iterdir():
-        text = (folder / "state.json").read_text()
-        (folder / "state.json").write_text(text.replace('"format": 5', '"format": 3', 1))
-    with pytest.raises(
-        tg.RecordError, match=r"no checkpoint in .* can be used: .*state.json' is damaged: its checksum is wrong"
-    ):
-        resumed(path)
 
 
 # Killed.
@@ -271,7 +248,7 @@ def test_a_run_on_threads_that_is_killed_again_and_again_loses_little_and_its_re
     made = read_json(path / "summary.json")["rounds"]
     assert made >= 20
     run = gone_on(path, rounds=made)
-    assert [row["round"] for row in read_lines(path / "metrics.jsonl")] == list(range(1, made + 1))
+    assert [row["round"] for row in read_metrics(path / "events.jsonl")] == list(range(1, made + 1))
     assert run.summary().refused == {}
     replayed = tg.replay(run)
     assert torch.equal(replayed.x, run.x)

@@ -14,6 +14,7 @@ import torch
 import tardygrad as tg
 from tardygrad.errors import Interrupted
 from tardygrad.report.loader import read
+from tardygrad.runs.events import read_metrics
 from tardygrad.runs.record import read_json, read_lines
 from tests.runs.test_record import FLEET, METHOD, task
 
@@ -96,7 +97,7 @@ def listed(rows: Any) -> list[dict[str, Any]]:
 
 def check(path: Path) -> None:
     """The record is that of a run which nothing has disturbed."""
-    assert list(read_lines(path / "metrics.jsonl")) == plain()
+    assert read_metrics(path / "events.jsonl") == plain()
     events = list(read_lines(path / "events.jsonl"))
     told = {row["round"]: row["loss"] for row in events if row["event"] == "evaluation"}
     assert list(told) == SCORED
@@ -113,7 +114,7 @@ def test_rows_come_in_order_and_complete_and_say_what_they_say_without(late: int
     pool.heard = lambda *_: held.append(len(run.scores.models))
     for row in run.go():
         seen.append(dict(row))
-        lines = list(read_lines(tmp_path / "run/metrics.jsonl"))  # nothing is in the record before its turn
+        lines = read_metrics(tmp_path / "run/events.jsonl")  # nothing is in the record before its turn
         assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))
     assert listed(seen) == listed(run.metrics) == plain()
     assert len(pool.asked) == len(SCORED)

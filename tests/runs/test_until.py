@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.runs.events import read_metrics
 from tardygrad.runs.history import read_history
-from tardygrad.runs.record import read_lines
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
 from tests.engines.test_fake import FakePool
@@ -69,22 +69,22 @@ def test_a_resumed_run_with_more_time_has_the_bits_of_one_longer_run(stop: int |
     list(longer.go())
     whole = tg.simulate(METHOD, task(), FLEET, until=ends[54], out=tmp_path / "whole")
     assert torch.equal(longer.x, whole.x)
-    rows = list(read_lines(tmp_path / "run/metrics.jsonl"))
+    rows = read_metrics(tmp_path / "run/events.jsonl")
     assert len(longer.metrics) == 55
     scores = {name: rows[36].pop(name) for name in list(rows[36]) if name.startswith("test_")}
     assert bool(scores) == (stop is None)  # the end of the shorter run was evaluated
-    assert rows == list(read_lines(tmp_path / "whole/metrics.jsonl"))
+    assert rows == read_metrics(tmp_path / "whole/events.jsonl")
     assert torch.equal(tg.replay(longer).x, longer.x)
 
 
 def test_a_run_resumed_without_more_time_changes_nothing(tmp_path: Path) -> None:
     run = tg.simulate(METHOD, task(), FLEET, until=40.0, out=tmp_path / "run")
-    before = (tmp_path / "run/metrics.jsonl").read_bytes()
+    before = read_metrics(tmp_path / "run/events.jsonl")
     again = tg.resume(tmp_path / "run", METHOD, task(), tg.SimPool(task(), METHOD, FLEET))
     assert list(again.go()) == []
     assert again.status == "finished"
     assert again.summary()._replace(seconds=0) == run.summary()._replace(seconds=0)
-    assert (tmp_path / "run/metrics.jsonl").read_bytes() == before
+    assert read_metrics(tmp_path / "run/events.jsonl") == before
 
 
 def test_too_little_time_for_a_round_is_said() -> None:

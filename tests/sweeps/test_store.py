@@ -95,7 +95,7 @@ def test_tails_are_measured_and_a_record_is_kept_if_asked_for(tmp_path: Path) ->
     assert {tail.round for tail in found.tails} == {0, 10}
     assert found.tails[0].layer == "all"
     assert all(math.isfinite(tail.alpha or 0.0) for tail in found.tails)
-    assert (path.with_suffix("") / "metrics.jsonl").exists()
+    assert (path.with_suffix("") / "events.jsonl").exists()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

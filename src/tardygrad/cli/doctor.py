@@ -6,10 +6,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from tardygrad.cli import commands
-from tardygrad.cli.output import as_objects, counted, say, show, show_json, show_table, waiting
+from tardygrad.cli.output import as_objects, counted, show, show_json, show_table, waiting
 from tardygrad.cli.run import run_dir
 from tardygrad.engines.threads import torch_threads
-from tardygrad.runs.checks import unchecked_spec
 from tardygrad.runs.history import read_history
 from tardygrad.runs.run import plural
 
@@ -24,8 +23,6 @@ def doctor(options: commands.Doctor) -> None:
     path = run_dir(options.folder)
     with torch_threads(1), waiting("examining the run"):
         seen = examine(path, probed=options.probe, trust=options.trust)
-    if note := unchecked_spec(path):
-        say(f"warning: {note}")
     changes = list(dict.fromkeys(tuple(finding.overrides) for finding in seen.findings if finding.overrides))
     trials = _try(options, changes) if options.trial else {}
     if options.json:

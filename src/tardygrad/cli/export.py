@@ -14,7 +14,7 @@ from tardygrad.report.discover import find
 from tardygrad.runs import export as exports
 from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.model_card import training_facts
-from tardygrad.runs.record import read_json, reading_record
+from tardygrad.runs.record import read_spec, reading_record
 from tardygrad.runs.run import plural
 from tardygrad.runs.summary import read_summary
 from tardygrad.tasks.module_task import ModuleTask
@@ -48,7 +48,7 @@ def _export_model(options: commands.Export, out: str) -> None:
         raise Invalid(f"--hf writes the model of one run, got {len(options.folders)}. Name one of them.")
     (folder,) = options.folders
     path = run_dir(folder)
-    recorded = read_json(path / "spec.json")
+    recorded = read_spec(path)
     if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
         fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
         raise Invalid(f"--hf needs a finished run, got {folder!r}. {fix}")

@@ -17,9 +17,18 @@ from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs import run as runs
-from tardygrad.runs.checks import checked_prefix, quoted
+from tardygrad.runs.checks import quoted
 from tardygrad.runs.recipes import why_no_spec
-from tardygrad.runs.record import LINES, Row, lock_run, new_run_dir, read_json, reading_record, require_new
+from tardygrad.runs.record import (
+    EVENTS,
+    Row,
+    lock_run,
+    new_run_dir,
+    read_spec,
+    reading_record,
+    require_new,
+    verify_lines,
+)
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.summary import MODEL, read_model, read_summary
 from tardygrad.runs.track import check
@@ -46,7 +55,7 @@ def run(options: commands.Run) -> None:
 def resume(options: commands.Resume) -> None:
     """Continue a recorded run."""
     folder = options.folder
-    recorded = read_json(run_dir(folder) / "spec.json")
+    recorded = read_spec(run_dir(folder))
     loaded = recorded_spec(folder, recorded, options.overrides, trust=options.trust)
     if not options.trust and not any(text.startswith("engine.address") for text in options.overrides):
         check_cluster(recorded["spec"], folder)
@@ -98,8 +107,7 @@ def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.
             summary = read_summary(path)
             str(summary)
             read_model(path)
-            for name in LINES:
-                checked_prefix(path / name, (path / name).stat().st_size)
+            verify_lines(path / EVENTS)
     except (Invalid, RecordError, OSError):
         return None
     is_complete = summary.rounds == wanted.rounds or (until is not None and wanted.until == until)

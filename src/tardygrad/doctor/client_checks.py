@@ -265,12 +265,3 @@ def slow_machine(history: History, what_if: WhatIf) -> Finding | None:
     advice = f"look at what else runs on {slowest.name}, or start fewer workers there"
     numbers = {"machine": slowest.name, "ratio": ratio, "seconds": slowest.median, "others": usual}
     return Finding("warning" if ratio >= 2 else "note", "machines", says, advice, numbers=numbers)
-
-
-def unknown_events(history: History, what_if: WhatIf) -> Finding | None:
-    """The record has events of kinds that this version does not know."""
-    if not history.unknown:
-        return None
-    kinds = ", ".join(map(repr, list(history.unknown)[:5]))
-    says = f"ignored {plural(history.unknown.total(), 'event')} of a kind that this version does not know: {kinds}."
-    return Finding("note", "events", says, "use the version of tardygrad that wrote the record")

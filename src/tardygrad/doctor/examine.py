@@ -41,7 +41,6 @@ CHECKS: dict[str, Check] = {
     "server": client_checks.server_bound,
     "dead weight": client_checks.dead_weight,
     "machines": client_checks.slow_machine,
-    "events": client_checks.unknown_events,
 }
 
 
@@ -91,7 +90,7 @@ def examine(path: Path, *, probed: bool = False, trust: bool = False) -> Examine
     with reading_record(path):
         what_if = WhatIf(history, trust=trust)
         found += [finding for check in CHECKS.values() if (finding := check(history, what_if))]
-    skipped = convergence_checks.skipped_checks(history) | (set() if history.unknown else {"events"})
+    skipped = convergence_checks.skipped_checks(history)
     skipped |= set() if len(history.machines) > 1 else {"machines"}
     skipped |= set() if client_checks.server_time(history) else {"server"}
     skipped |= set() if history.evaluations else {"overfitting", "swings"}

@@ -21,26 +21,49 @@ from tardygrad.core.messages import (
 from tardygrad.core.method import Method
 from tardygrad.core.task import Task
 from tardygrad.engines.contract import Pool, Residuals, pack, perform
+from tardygrad.engines.recorded import (
+    Arrival,
+    ClientLost,
+    Join,
+    RecordedMessage,
+    Refusal,
+    Resume,
+    Sleep,
+    Wake,
+)
 from tardygrad.engines.wire import Wire, unpack
 from tardygrad.errors import Invalid, check_choice
 
-_VERBS = ("arrive", "lose", "join", "sleep", "wake", "repeat", "refuse", "forget")
+Line = tuple[Any, ...] | Message | RecordedMessage
+_VERBS: dict[str, type[Arrival | ClientLost | Join | Sleep | Wake]] = {
+    "arrive": Arrival, "lose": ClientLost, "join": Join, "sleep": Sleep, "wake": Wake,
+}  # fmt: skip
 
 
-def asleep_at_start(script: Iterable[tuple[Any, ...]]) -> tuple[tuple[int, ...], Iterator[tuple[Any, ...]]]:
+def asleep_at_start(script: Iterable[Line]) -> tuple[tuple[int, ...], Iterator[Line]]:
     """The clients that are asleep before the first jobs, and the rest of a script."""
     lines, asleep = iter(script), list[int]()
     for line in lines:
-        if line[:1] != ("sleep",) or line[2:3] != (0.0,):
+        event = _event(line, 0.0) if line[:1] == ("sleep",) else line
+        if not isinstance(event, Sleep) or event.time:
             return tuple(asleep), chain([line], lines)
-        asleep.append(line[1])
+        asleep.append(event.client)
     return tuple(asleep), lines
+
+
+def _event(line: tuple[Any, ...], now: float) -> RecordedMessage:
+    """A line of a script as a record would have it."""
+    verb, client, time, job = (*line, *[None] * 4)[:4]
+    if verb not in tuple(_VERBS):
+        raise Invalid(f"a script's verb must be one of {', '.join(_VERBS)}, repeat, got {verb!r}.")
+    event = _VERBS[verb](now + 1.0 if time is None else time, client)
+    return event._replace(job="suspend" if job is None else job) if isinstance(event, Sleep) else event
 
 
 class ScriptedPool(Pool):
     """Delivers messages in the order of a script.
 
-    A line of the script is one of these tuples, or a message to deliver as it is:
+    A line of the script is an event of a record, or one of these tuples, or a message to deliver as it is:
 
         ("arrive", client)  deliver the update of the client's job
         ("repeat", client)  deliver its last update once more
@@ -48,12 +71,9 @@ class ScriptedPool(Pool):
         ("join", client)    the client is back
         ("sleep", client)   the client is asleep; its job is suspended, or what the fourth item says: "cancel", "finish"
         ("wake", client)    the client is awake again
-        ("refuse", client, time, serial, round, reason)    the client's update was refused
-        ("forget", None)    the run was resumed here, without compression errors
 
     The third item is the time; a line without it comes one second after the last. Clients that a list puts to sleep at
-    time 0 in its first lines are asleep before the first jobs. "arrive" and "refuse" have "state lost" as their last
-    item if the job began with a new inner state.
+    time 0 in its first lines are asleep before the first jobs.
 
     Args:
         script: the lines, as a list or an iterator.
@@ -69,7 +89,7 @@ class ScriptedPool(Pool):
 
     def __init__(
         self,
-        script: Iterable[tuple[Any, ...]],
+        script: Iterable[Line],
         task: Task,
         method: Method,
         *,
@@ -95,40 +115,40 @@ class ScriptedPool(Pool):
         if isinstance(line, Message):
             self.now += 1.0
             return line
-        verb, client = (*line, None, None)[:2]
-        if verb not in _VERBS:
-            raise Invalid(f"a script's verb must be one of {', '.join(_VERBS)}, got {verb!r}.")
-        if state_lost := line[-1] == "state lost":
-            line = line[:-1]
-        if verb == "refuse" and len(line) != 6:
-            raise Invalid(f"a refusal in a script has client, time, serial, round and reason, got {line!r}.")
-        self.now = line[2] if len(line) > 2 else self.now + 1.0
-        if verb in ("join", "wake"):
-            return Joined(client) if verb == "join" else Awake(client)
-        if verb == "sleep":
-            job: Any = line[3] if len(line) > 3 else "suspend"
-            check_choice("sleep", job, AtEnd)
-            if job == "cancel":
-                self.jobs.pop(client, None)
-            return Asleep(client, job)
-        if verb == "lose":
-            self.jobs.pop(client, None)
-            self.errors.pop(client, None)
-            return Lost(client)
-        if verb == "forget":
-            self.errors.clear()
-            return self.next()
-        if verb == "refuse":
-            if self.wire != "float32" and line[5] == "too stale" and client in self.jobs:  # it changed the errors
-                self._work(client, state_lost)
-            return Refused(client, *line[3:])
-        if client not in (self.jobs if verb == "arrive" else self.last):
-            raise Invalid(f"the script says {line!r}, but client {client} has nothing to deliver.")
-        if verb == "arrive":
-            self.last[client] = self._work(client, state_lost)
-        return self.last[client]
+        repeats = line[:1] == ("repeat",)
+        event = (
+            line if isinstance(line, RecordedMessage) else _event(("arrive", *line[1:]) if repeats else line, self.now)
+        )
+        self.now = event.time
+        match event:
+            case Join():
+                return Joined(event.client)
+            case Wake():
+                return Awake(event.client)
+            case Sleep():
+                check_choice("sleep", event.job, AtEnd)
+                if event.job == "cancel":
+                    self.jobs.pop(event.client, None)
+                return Asleep(event.client, event.job)
+            case ClientLost():
+                self.jobs.pop(event.client, None)
+                self.errors.pop(event.client, None)
+                return Lost(event.client)
+            case Resume():
+                self.errors.clear()
+                return self.next()
+            case Refusal():
+                if self.wire != "float32" and event.reason == "too stale" and event.client in self.jobs:
+                    self._work(event.client, event.state_lost)  # it changed the errors
+                return Refused(event.client, event.serial, event.round, event.reason, event.fault or "")
+            case Arrival():
+                if event.client not in (self.last if repeats else self.jobs):
+                    raise Invalid(f"the script says {line!r}, but client {event.client} has nothing to deliver.")
+                if not repeats:
+                    self.last[event.client] = self._work(event.client, event.state_lost)
+                return self.last[event.client]
 
-    def _work(self, client: int, state_lost: bool) -> Update:
+    def _work(self, client: int, state_lost: bool | None) -> Update:
         job = self.jobs.pop(client)
         if state_lost:
             job = job._replace(state=StateReference("lost", job.serial))

@@ -160,7 +160,3 @@ def _settings(run: RunView) -> Iterator[Block]:
         yield Code("Its spec, with all defaults:", run.toml)
     if run.history.versions:
         yield Table(("package", "version"), list(run.history.versions.items()))
-    if len(run.history.rounds) and not run.history.checked:
-        yield "This record has no checksums, because an older version wrote it: damage to it may go unnoticed."
-    if run.history.unchecked_spec:
-        yield run.history.unchecked_spec

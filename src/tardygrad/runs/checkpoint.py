@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,14 +26,12 @@ from tardygrad.core.messages import Job, as_vector
 from tardygrad.core.method import without_addresses
 from tardygrad.engines.contract import Pending
 from tardygrad.errors import Invalid, RecordError, is_out_of_memory
-from tardygrad.runs import checkpoint_format_3
-from tardygrad.runs.checks import check_id, checksum, go_back, refuse_special, run_id, start_again
-from tardygrad.runs.evaluation import ScoredRows
+from tardygrad.runs.checks import RESTORE, checksum, go_back, start_again, with_check
+from tardygrad.runs.evaluation import Model
 from tardygrad.runs.packing import pack, unpack
-from tardygrad.runs.record import to_json_value, verified_ends, write_error
+from tardygrad.runs.record import EVENTS, End, check_id, read_json, to_json_value, verify_lines, write_error
 
 KEEP = 2  # checkpoints
-FORMATS = (3, 4, 5)  # that can be read; new checkpoints have the last; 4 has no arrays of numbers or rows
 
 
 class Checkpoint(NamedTuple):
@@ -49,45 +47,34 @@ class Checkpoint(NamedTuple):
 
 
 def capture(
-    server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), scores: ScoredRows | None = None
+    server: ServerLike, pending: Pending, tail: Sequence[Tensor] = (), unscored: Mapping[int, Model] | None = None
 ) -> Checkpoint:
-    """The state of a server and its engine, the samples of the round's updates, and the rows that wait for scores."""
+    """The state of a server and its engine, the samples of the round's updates, and the models that wait for scores."""
     if not isinstance(pending, Pending) or not all(isinstance(job, Job) for job in pending.jobs):
         raise Invalid(f"`pending` of an engine must return a Pending with its jobs, got {pending!r}.")
     tensors: dict[str, Tensor] = {}
     state = {
-        "method": _identity(server), **_rules(server), "clients": server.clients, "seed": server.seed,
-        "round": server.round, "server": server.snapshot(), "pending": pending, "tail": list(tail),
-        "rows": list(scores.rows) if scores else [], "unscored": scores.models if scores else {},
+        **_rules(server), "round": server.round, "server": server.snapshot(), "pending": pending,
+        "tail": list(tail), "unscored": dict(unscored or {}),
     }  # fmt: skip
-    return Checkpoint(tensors, {"format": FORMATS[-1]} | pack(state, tensors))
+    return Checkpoint(tensors, pack(state, tensors))
 
 
 def apply(checkpoint: Checkpoint, server: ServerLike) -> Pending:
     """Restore the state of a new server; returns the state of its engine."""
-    packed, tensors = checkpoint.state, checkpoint.tensors
-    if packed.get("format") not in FORMATS:
-        fix = "Use the version of tardygrad that wrote it."
-        known = f"{', '.join(map(str, FORMATS[:-1]))} and {FORMATS[-1]}"
-        raise RecordError(f"the checkpoint has format {packed.get('format')}, and this version reads {known}. {fix}")
-    expected = {"method": _identity(server), **_rules(server), "clients": server.clients, "seed": server.seed}
-    for name, ours in expected.items():
-        if packed.get(name, ours) != ours:  # older ones do not have the rules
-            theirs, ours = _differences(str(packed[name]), str(ours))
+    for name, ours in _rules(server).items():
+        if (theirs := checkpoint.state[name]) != ours:
+            theirs, ours = _differences(str(theirs), str(ours))
             fix = f"Resume with the {name} of that run, or start a new one."
             raise RecordError(f"the checkpoint belongs to another run: its {name} is {theirs}, not {ours}. {fix}")
-    state: dict[str, Any]
-    if packed["format"] == 3:
-        state, pending = checkpoint_format_3.server_state(tensors, packed, server.method)
-    else:
-        state, pending = (checkpoint.part(name) for name in ("server", "pending"))
+    state, pending = checkpoint.part("server"), checkpoint.part("pending")
     x: Tensor = levels_of(state, server)[0]["x"]
     if x.shape != server.x.shape:
         sizes = f"{x.numel()} parameters, not {server.x.numel()}"
         fix = "Resume with the task of that run, or start a new one."
         raise RecordError(f"the checkpoint belongs to another model: it has {sizes}. {fix}")
     server.restore(state, {job.round: as_vector(job.x) for job in pending.jobs})
-    return pending
+    return pending  # type: ignore[no-any-return]
 
 
 def levels_of(state: Any, server: ServerLike) -> list[Any]:
@@ -123,10 +110,8 @@ def save(folder: Path, checkpoint: Checkpoint, **also: Any) -> None:
         draft.mkdir()  # not its parents: a folder that was moved is not made again
         tensors = _unshared({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
         save_file(tensors, draft / "tensors.safetensors")
-        state = json.dumps(checkpoint.state | to_json_value(also), allow_nan=False)
-        sums = {"state": checksum(state.encode()), "tensors": checksum((draft / "tensors.safetensors").read_bytes())}
-        head = json.dumps({"format": checkpoint.state["format"], "id": run_id(folder.parent), "checksums": sums})
-        (draft / "state.json").write_text(f'{head[:-1]}, "state": {state}}}')
+        sums = {"tensors": checksum((draft / "tensors.safetensors").read_bytes())}
+        (draft / "state.json").write_text(json.dumps(with_check(checkpoint.state | to_json_value(also) | sums)))
         for file in (*draft.iterdir(), draft):
             _fsync(file)
         draft.rename(final)
@@ -147,15 +132,15 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
     """The newest checkpoint that can be read; None if there is none yet.
 
     Args:
-        record: the run's directory; skips checkpoints whose part of its events or metrics is damaged.
+        record: the run's directory; skips checkpoints of other runs, and those whose part of its events is damaged.
     """
     listed, damaged = _complete(folder), list[str]()
     for path in reversed(listed):
         try:
             saved = _read(path)
             if record:
-                check_id(saved.state.get("id"), path, record)
-                saved.state["ends"] = verified_ends(record, saved.state)
+                check_id(saved.state["id"], path, record)
+                verify_lines(record / EVENTS, End(*saved.state["end"]))
             return saved._replace(damaged=tuple(damaged))
         except Exception as error:
             if (reason := _reason(path, error)) not in damaged:
@@ -171,33 +156,18 @@ def read(folder: Path, record: Path | None = None) -> Checkpoint | None:
 def _reason(path: Path, error: Exception) -> str:
     """Why a checkpoint cannot be used, with the name of the file."""
     if isinstance(error, RecordError):
-        return str(error).partition(f". {go_back(path.parents[1])}")[0].rstrip(".")
+        return str(error).partition(f". {go_back(path.parents[1])}")[0].partition(f". {RESTORE}")[0].rstrip(".")
     if isinstance(error, OSError):
         return f"{str(error.filename or path)!r} cannot be read ({error.strerror})"
     return f"{str(path / 'state.json')!r} is damaged"
 
 
 def _read(path: Path) -> Checkpoint:
-    for file in path.iterdir():
-        refuse_special(file)
-    text, content = (path / "state.json").read_text(), (path / "tensors.safetensors").read_bytes()
-    if "\n" in text:  # format 3: checksums in the first line, the state in the second
-        first, second = text.split("\n")
-        sums, expected, version, state = json.loads(first), {"facts": checksum(second.encode())}, 3, json.loads(second)
-        document = {}
-    else:
-        document = json.loads(text)
-        version, sums, state = document["format"], document["checksums"], document["state"]
-        raw = text.partition('}, "state": ')[2][:-1]  # as written: a changed digit may parse to the same number
-        expected = {"state": checksum(raw.encode())}
-    if sums.get("tensors") != checksum(content):
+    state = read_json(path / "state.json")
+    content = (path / "tensors.safetensors").read_bytes()
+    if state["tensors"] != checksum(content):
         raise RecordError(f"{str(path / 'tensors.safetensors')!r} is damaged: its checksum is wrong.")
-    if sums != expected | {"tensors": sums["tensors"]} or state.get("format", version) != version:
-        raise RecordError(f"{str(path / 'state.json')!r} is damaged: its checksum is wrong.")
-    tensors = load(content)
-    if version == 3:
-        state |= pack(checkpoint_format_3.run_state(tensors, state), tensors)
-    return Checkpoint(tensors, {"format": version, "id": document.get("id", "")} | state)
+    return Checkpoint(load(content), state)
 
 
 def newest(folder: Path) -> str | None:
@@ -216,19 +186,15 @@ def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _identity(server: ServerLike) -> str:
-    """The method with all its settings, as text; functions by name, without their memory address."""
+def _rules(server: ServerLike) -> dict[str, Any]:
+    """What must be the same in a run that is resumed: the method with all its settings, and the numbers of the run."""
     method = server.method
     optional = (method.weight, method.curvature, method.pace, method.regions, method.weight_by, method.privacy)
     rest = [part for part in optional if part is not None]
     parts = [method.inner, method.outer, *rest, method.denominator, method.pull, method.keep]
-    return without_addresses(f"{method}: {', '.join(map(repr, parts))}")
-
-
-def _rules(server: ServerLike) -> dict[str, Any]:
-    """The settings of the method that decide who works when, and what is refused."""
-    method = server.method
-    return {"max_delay": method.max_delay, "concurrency": method.concurrency, "dispatch": method.dispatch}
+    text = without_addresses(f"{method}: {', '.join(map(repr, parts))}")  # functions by name
+    rules = {"max_delay": method.max_delay, "concurrency": method.concurrency, "dispatch": method.dispatch}
+    return {"method": text, **rules, "clients": server.clients, "seed": server.seed}
 
 
 def _differences(first: str, second: str) -> tuple[str, str]:

@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, assert_never
 
-from tardygrad.core.messages import Advanced, Asleep, Joined, Lost, Refused, Update
+from tardygrad.core.messages import Advanced, Asleep, Awake, Joined, Lost, Refused, Update
 from tardygrad.core.task import SCORE_NAMES_IN_USE
-from tardygrad.errors import RecordError
+from tardygrad.engines.recorded import Arrival as Arrival
+from tardygrad.engines.recorded import ClientLost as ClientLost
+from tardygrad.engines.recorded import Join as Join
+from tardygrad.engines.recorded import RecordedMessage as RecordedMessage
+from tardygrad.engines.recorded import Refusal as Refusal
+from tardygrad.engines.recorded import Resume as Resume
+from tardygrad.engines.recorded import Sleep as Sleep
+from tardygrad.engines.recorded import Wake as Wake
 from tardygrad.runs.checks import damaged_line
 from tardygrad.runs.loop import Event
 from tardygrad.runs.record import Row, read_lines
@@ -30,68 +37,6 @@ class Dispatch(NamedTuple):
     round: int  # that the job starts from
 
 
-class Arrival(NamedTuple):
-    """An update was accepted."""
-
-    time: float
-    client: int
-    serial: int
-    round: int  # that its job started from
-    delay: int | None
-    steps: int  # local ones
-    loss: float | None  # mean over those steps
-    down: int | None = None  # bytes of the job and of the update, on engines that send them over a network
-    up: int | None = None
-    worker: str | None = None  # that did the job, and its machine, on engines that have several
-    node: str | None = None
-    state_lost: bool | None = None  # True: its job began with a new inner state; see `core.messages.StateReference`
-
-
-class Refusal(NamedTuple):
-    """An update was refused."""
-
-    time: float
-    client: int
-    serial: int
-    round: int
-    reason: str
-    state_lost: bool | None = None
-    fault: str | None = None  # why it was not finite: what is wrong, and what to do
-
-
-class ClientLost(NamedTuple):
-    """A client was lost."""
-
-    time: float
-    client: int
-    round: int  # of the server
-
-
-class Join(NamedTuple):
-    """A lost client came back."""
-
-    time: float
-    client: int
-    round: int
-
-
-class Sleep(NamedTuple):
-    """A client is not available: it gets no job until it is awake again."""
-
-    time: float
-    client: int
-    round: int
-    job: str  # "suspend", "cancel" or "finish": what happens to the job that it has
-
-
-class Wake(NamedTuple):
-    """A client that was asleep is available again."""
-
-    time: float
-    client: int
-    round: int
-
-
 class Advance(NamedTuple):
     """The server completed a round; see `core.messages.Advanced`."""
 
@@ -99,7 +44,7 @@ class Advance(NamedTuple):
     round: int
     clients: Sequence[int]
     delays: Sequence[int]
-    weights: Sequence[float | None] | None  # None: an older record
+    weights: Sequence[float | None]
     norms: Sequence[float | None]
     norm: float | None
     move: float | None
@@ -108,7 +53,7 @@ class Advance(NamedTuple):
     loss: float | None
     steps: int
     snapshots: int
-    seconds: float | None  # of computing since the run began; None: an older record
+    seconds: float  # of computing since the run began
     epsilon: float | None = None  # that the run has spent, if its method is private
 
 
@@ -144,23 +89,8 @@ class ClientEvaluation(NamedTuple):
     seconds: float | None  # that it took
 
 
-class Resume(NamedTuple):
-    """A run was resumed whose clients' compression errors are lost, or whose lost rounds have to be accounted for."""
-
-    time: float
-    round: int
-    discarded: Sequence[Sequence[int]] | None = None  # the clients of each private round that was lost in a crash
-
-
-class Unknown(NamedTuple):
-    """An event of a kind that this version does not know."""
-
-    time: float
-    event: str
-
-
 ClientEvent = Dispatch | Arrival | Refusal | ClientLost | Join | Sleep | Wake
-RunEvent = ClientEvent | Advance | TailEstimate | Evaluation | ClientEvaluation | Resume | Unknown
+RunEvent = ClientEvent | Advance | TailEstimate | Evaluation | ClientEvaluation | Resume
 
 KINDS: dict[str, type[RunEvent]] = {
     "dispatch": Dispatch, "arrival": Arrival, "refusal": Refusal, "loss": ClientLost, "join": Join,
@@ -170,7 +100,6 @@ KINDS: dict[str, type[RunEvent]] = {
 }  # fmt: skip
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _OPTIONAL = ("down", "up", "worker", "node", "state_lost", "fault", "epsilon", "discarded")  # left out if None
-_MAY_MISS = dict.fromkeys((*_OPTIONAL, "weights", *TailEstimate._fields[1:], "seconds"))  # only some records have these
 
 
 def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
@@ -182,22 +111,34 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
         seconds: of computing since the run began.
     """
     now, message, happened, jobs = turn
-    if isinstance(message, Update | Refused):
-        start = (now, message.client, message.serial, message.round)
-        lost = (isinstance(message, Update) and message.state_lost) or None
-        if isinstance(happened, Refused):
-            yield Refusal(*start, happened.reason, lost, happened.fault or None)
-        elif isinstance(message, Update):
+    match message:
+        case Update() if not isinstance(happened, Refused):
             delay = happened.delays[-1] if isinstance(happened, Advanced) else happened.delay if happened else None
+            start = (now, message.client, message.serial, message.round, delay, message.steps, message.loss)
             sizes = (message.down, message.up) if message.up else (None, None)
-            means = (delay, message.steps, message.loss)
-            where = (message.worker or None, message.node or None)
-            yield Arrival._make((*start, *means, *sizes, *where, lost))
-    elif isinstance(message, Asleep):
-        yield Sleep(now, message.client, round, message.job)
-    elif message is not None:
-        kind = ClientLost if isinstance(message, Lost) else Join if isinstance(message, Joined) else Wake
-        yield kind(now, message.client, round)
+            yield Arrival._make(
+                (*start, *sizes, message.worker or None, message.node or None, message.state_lost or None)
+            )
+        case Update() | Refused():
+            lost = (isinstance(message, Update) and message.state_lost) or None
+            if isinstance(happened, Refused):
+                job, refused = (
+                    (message.client, message.serial, message.round),
+                    (happened.reason, lost, happened.fault or None),
+                )
+                yield Refusal(now, *start_of_job, happened.reason, lost, happened.fault or None)
+        case Lost():
+            yield ClientLost(now, message.client, round)
+        case Joined():
+            yield Join(now, message.client, round)
+        case Asleep():
+            yield Sleep(now, message.client, round, message.job)
+        case Awake():
+            yield Wake(now, message.client, round)
+        case None:
+            pass
+        case _:
+            assert_never(message)
     if isinstance(happened, Advanced):
         yield Advance(now, *happened, seconds)
     for job in jobs:
@@ -224,7 +165,7 @@ def released_after(path: Path, number: int) -> list[Sequence[int]]:
 
 def kind_of(event: RunEvent) -> str:
     """The kind of an event, as its line names it."""
-    return _NAMES.get(type(event), "unknown")
+    return _NAMES[type(event)]
 
 
 def to_row(event: RunEvent) -> Row:
@@ -238,65 +179,50 @@ def to_row(event: RunEvent) -> Row:
     return row
 
 
-def script_line(event: RunEvent) -> tuple[Any, ...] | None:
-    """The line of a `ScriptedPool`'s script that repeats a message; None if the event was no message."""
-    match event:
-        case Arrival():
-            return "arrive", event.client, event.time, *_state_lost(event)
-        case Refusal():
-            return (
-                "refuse", event.client, event.time, event.serial, event.round, event.reason, *_state_lost(event),
-            )  # fmt: skip
-        case ClientLost():
-            return "lose", event.client, event.time
-        case Join():
-            return "join", event.client, event.time
-        case Sleep():
-            return "sleep", event.client, event.time, event.job
-        case Wake():
-            return "wake", event.client, event.time
-        case Resume():
-            return "forget", None, event.time
-    return None
-
-
-def _state_lost(event: Arrival | Refusal) -> tuple[str, ...]:
-    return ("state lost",) if event.state_lost else ()
-
-
 def read_events(path: Path, length: int | None = None) -> Iterator[RunEvent]:
     """The events of a file, up to a length in bytes, without a torn last line. Values are as the file has them.
 
     Raises:
-        RecordError: a line is damaged, a field is missing, or there are rounds but no events.
+        RecordError: a line is damaged, its kind is unknown, or a field is missing.
     """
-    number, metrics = 0, path.with_name("metrics.jsonl")
     for number, row in enumerate(read_lines(path, length), 1):
         try:
-            reader = _READERS.get(row["event"], _unknown)
-            event = reader(row)
+            event = _READERS[row["event"]](row)
         except (KeyError, TypeError) as error:
-            missing = f"it has no `{error.args[0]}`" if isinstance(error, KeyError) else "`event` must be text"
-            raise damaged_line(path, number, missing) from error
+            raise damaged_line(path, number, f"its kind is unknown, or it has no {error}") from error
         yield event
-    if not number and length is None and metrics.exists() and metrics.stat().st_size:
-        raise RecordError(f"{str(path)!r} is empty, but {metrics.name} has rounds: the record is damaged.")
+
+
+def read_script(path: Path, length: int | None = None) -> Iterator[RecordedMessage]:
+    """The messages of a run, for a `ScriptedPool`."""
+    return (event for event in read_events(path, length) if isinstance(event, RecordedMessage))
+
+
+def read_metrics(path: Path, length: int | None = None) -> list[Row]:
+    """The metrics of a file's rounds: its lines about rounds, with the scores of those that were evaluated."""
+    rows: list[Row] = []
+    for row in read_lines(path, length):
+        if row["event"] == "advance":
+            rows.append({name: value for name, value in row.items() if name not in ("event", "seconds")})
+        elif row["event"] == "evaluation":
+            rows[row["round"] - 1] |= test_scores(_evaluation(row).scores)
+    return rows
+
+
+def test_scores(scores: Mapping[str, float | None]) -> Row:
+    """Scores as the metrics of their round have them."""
+    return {f"test_{name}": value for name, value in scores.items()}
 
 
 def _reader(kind: type[RunEvent]) -> Callable[[Row], RunEvent]:
     fields = itemgetter(*kind._fields)
-    if _MAY_MISS.keys() & kind._fields:
-        return lambda row: kind._make(fields(_MAY_MISS | row))
-    return lambda row: kind._make(fields(row))
+    optional = {field: None for field in _OPTIONAL if field in kind._fields}
+    return lambda row: kind._make(fields(optional | row))
 
 
 def _evaluation(row: Row) -> Evaluation:
     scores = {name: value for name, value in row.items() if name not in SCORE_NAMES_IN_USE}
-    return Evaluation(row["time"], row["round"], scores, row.get("seconds"))
-
-
-def _unknown(row: Row) -> Unknown:
-    return Unknown(row["time"], row["event"])
+    return Evaluation(row["time"], row["round"], scores, row["seconds"])
 
 
 _READERS = {name: _reader(kind) for name, kind in KINDS.items()} | {"evaluation": _evaluation}

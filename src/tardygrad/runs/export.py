@@ -11,16 +11,16 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from os.path import abspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType
 from typing import Any, NamedTuple
 
+from tardygrad.core.task import SCORE_NAMES_IN_USE
 from tardygrad.errors import Invalid, RecordError
-from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events
+from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events, read_metrics
 from tardygrad.runs.history import client_ids
-from tardygrad.runs.record import Row, make_directory, read_json, read_lines, reading_record, refuse_links, write_error
+from tardygrad.runs.record import EVENTS, Row, make_directory, read_lines, read_spec, reading_record, write_error
 from tardygrad.runs.summary import read_summary_row
 
 METRICS = {
@@ -78,8 +78,6 @@ def export(runs: Sequence[Path], folder: Path, formats: Iterable[str], *, force:
         force: replace existing files.
     """
     for run in runs:
-        if Path(abspath(folder)).is_relative_to(abspath(run)):
-            refuse_links(run)
         if (run / "summary.json").exists():
             read_summary_row(run)  # raises an error if lines at the end of the record are missing
     sheets = _sheets(runs)
@@ -118,9 +116,9 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
         with reading_record(path):
             _classes(path)
             named |= {"id": "text"} if _ids(path) else {}
-            for row in read_lines(path / "metrics.jsonl"):
-                scores |= {name: "float" for name in row if name.startswith("test_")}
-            for row in read_lines(path / "events.jsonl"):
+            for row in read_lines(path / EVENTS):
+                if row["event"] == "evaluation":
+                    scores |= {f"test_{name}": "float" for name in row if name not in SCORE_NAMES_IN_USE}
                 seen.update(dict.fromkeys(zip(row, map(type, row.values()), strict=True)))
     kinds: dict[str, set[type]] = {}
     for name, kind in seen:
@@ -135,7 +133,7 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
 
 def _events(path: Path) -> Iterator[Row]:
     ids = _ids(path)
-    for row in read_lines(path / "events.jsonl"):
+    for row in read_lines(path / EVENTS):
         client = row.get("client")
         yield row | {"id": ids[client]} if isinstance(client, int) and 0 <= client < len(ids) else row
 
@@ -147,7 +145,7 @@ def _column(types: set[type]) -> str:
 
 
 def _metrics(path: Path) -> Iterator[Row]:
-    for row in read_lines(path / "metrics.jsonl"):
+    for row in read_metrics(path / EVENTS):
         means = {f"{name}_mean": _mean(row.get(f"{name}s")) for name in ("delay", "weight", "norm")}
         yield row | means | {"delay_max": max(row["delays"])}
 
@@ -161,7 +159,7 @@ def _updates(path: Path) -> Iterator[Row]:
     """Accepted updates, with the start of their job and the round that used them; unused ones come last."""
     classes, ids, jobs = _classes(path), _ids(path), dict[int, Dispatch]()
     unused: dict[int, deque[tuple[int, Row]]] = {}  # by client: those of other regions come in between
-    for number, event in enumerate(read_events(path / "events.jsonl")):
+    for number, event in enumerate(read_events(path / EVENTS)):
         match event:
             case Dispatch():
                 jobs[event.client] = event
@@ -172,8 +170,7 @@ def _updates(path: Path) -> Iterator[Row]:
                 times |= {"id": ids[client]} if 0 <= client < len(ids) else {}
                 unused.setdefault(client, deque()).append((number, event._asdict() | times | {"round": None}))
             case Advance():
-                weights = event.weights or [None] * len(event.clients)
-                facts = zip(event.clients, event.delays, weights, event.norms, strict=True)
+                facts = zip(event.clients, event.delays, event.weights, event.norms, strict=True)
                 for client, delay, weight, norm in facts:
                     _, update = unused[client].popleft()
                     yield update | {"round": event.round, "delay": delay, "weight": weight, "norm": norm}
@@ -192,13 +189,13 @@ class Classes(NamedTuple):
 
 
 def _classes(path: Path) -> Classes:
-    found = read_json(path / "spec.json").get("classes", [])
+    found = read_spec(path).get("classes", [])
     return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
 
 
 def _ids(path: Path) -> tuple[str, ...]:
     """The clients' ids; empty if they have none."""
-    return client_ids(read_json(path / "spec.json"))
+    return client_ids(read_spec(path))
 
 
 def cell(value: Any) -> Any:

@@ -7,7 +7,6 @@ unchanged. A record that contradicts itself raises `RecordError`.
 
 from __future__ import annotations
 
-import fcntl
 from array import array
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -20,14 +19,14 @@ import numpy as np
 from tardygrad.errors import RecordError
 from tardygrad.own_code import is_own
 from tardygrad.runs import events
-from tardygrad.runs.checks import check_lines, last_check, refuse_special, unchecked_spec
 from tardygrad.runs.client_history import ClientHistory as ClientHistory
 from tardygrad.runs.client_history import PastJob
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, read_events
 from tardygrad.runs.kinds import is_simulated, resume_command
 from tardygrad.runs.machines import Machine, MachineTimes
-from tardygrad.runs.record import Row, read_json, reading_record
+from tardygrad.runs.record import EVENTS, Row, read_spec, reading_record
+from tardygrad.runs.record import is_locked as is_locked
 from tardygrad.runs.record_values import printable, read_count, read_number, read_time
 from tardygrad.runs.rounds import COLUMNS, COUNTS, PER_UPDATE
 from tardygrad.runs.rounds import Rounds as Rounds
@@ -65,10 +64,7 @@ class History:
     client_evaluations: list[ClientEvaluation]
     machines: list[Machine]  # slowest first; empty if they are not known, or if jobs take a fleet's time
     tails: list[events.TailEstimate]
-    unknown: Counter[str]  # events of kinds that this version does not know
-    checked: bool  # whether its lines have checksums; those of older versions have none
-    unchecked_spec: str | None  # a sentence, if the checksum of its spec.json was removed
-    random_fleet: bool | None  # whether the times of arrivals depend on the seed; None: an older record, or no fleet
+    random_fleet: bool | None  # whether the times of arrivals depend on the seed; None: no fleet
 
     @property
     def clients(self) -> int:
@@ -162,9 +158,9 @@ class History:
 
 def read_history(path: Path) -> History:
     """Load a run's record."""
-    recorded = read_json(path / "spec.json")
-    begun = (path / "events.jsonl").exists()
-    if not begun and any((path / name).exists() for name in ("metrics.jsonl", "summary.json")):
+    recorded = read_spec(path)
+    begun = (path / EVENTS).exists()
+    if not begun and (path / "summary.json").exists():
         raise RecordError(f"the record in {str(path)!r} is damaged: events.jsonl is missing.")
     with reading_record(path):
         summary = read_summary_row(path) if (path / "summary.json").exists() else {}
@@ -183,9 +179,8 @@ def read_history(path: Path) -> History:
             raise ValueError(f"{len(ids)} ids of {clients} clients")
         reader = _Reader(clients or MAX_CLIENTS)
         if begun:
-            for event in read_events(path / "events.jsonl"):
+            for event in read_events(path / EVENTS):
                 reader.add(event)
-        check_lines(path / "metrics.jsonl")
         run = dict(recorded.get("run") or {})
         if run.get("until") is not None:
             run["until"] = read_time(run["until"])
@@ -220,27 +215,8 @@ def read_history(path: Path) -> History:
             client_evaluations=[_checked_scores(scores, clients, len(rounds)) for scores in reader.client_evaluations],
             machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
-            unknown=reader.unknown,
-            checked=begun and last_check(path / "events.jsonl") is not None,
-            unchecked_spec=unchecked_spec(path),
             random_fleet=recorded["random_fleet"] if isinstance(recorded.get("random_fleet"), bool) else None,
         )
-
-
-def is_locked(path: Path) -> bool | None:
-    """Whether a process holds the lock of a run; None if the record has no lock file, or it cannot be read.
-
-    Readers share the lock for an instant, and a run that starts just then tries again (`record.lock`).
-    """
-    refuse_special(path / ".lock")
-    try:
-        with (path / ".lock").open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return False
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
 
 
 def client_ids(recorded: Row) -> tuple[str, ...]:
@@ -271,15 +247,11 @@ class _Reader:
         self.client_evaluations: list[ClientEvaluation] = []
         self.machines = MachineTimes()
         self.tails: list[events.TailEstimate] = []
-        self.unknown: Counter[str] = Counter()
         self._columns: dict[str, array[Any]] = {name: array("q" if name in COUNTS else "d") for name in COLUMNS}
         self._out: dict[int, tuple[int, float]] = {}  # client to serial and time of its job
 
     def add(self, event: RunEvent) -> None:
         """Add the next event."""
-        if isinstance(event, events.Unknown):
-            self.unknown[printable(event.event)] += 1
-            return
         time = read_time(event.time)
         if not isinstance(event, Evaluation | ClientEvaluation):  # on a real clock, they end after their round
             self.time = time
@@ -339,7 +311,6 @@ class _Reader:
         if size < 1 or self.buffer not in (None, size):
             raise ValueError(f"a round of {size} updates after rounds of {self.buffer}")
         self.buffer = size
-        event = event._replace(weights=event.weights or [None] * size)
         for name, column in self._columns.items():
             values = getattr(event, name) if name in PER_UPDATE else (getattr(event, name),)
             column.extend(map(read_count, values) if name in COUNTS else map(read_number, values))

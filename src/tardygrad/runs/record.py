@@ -1,13 +1,13 @@
-"""The record of a run: a directory with its spec, events, metrics, checkpoints and results.
+"""The record of a run: a directory with its settings, events, checkpoints and results.
 
-    spec.json       the resolved spec, and the versions of the packages
-    events.jsonl    what happened, in order (see events.py)
-    metrics.jsonl   one line per round
+    spec.json       the run's id and format, the resolved spec, and the versions of the packages
+    events.jsonl    what happened, in order (see events.py); the metrics are its rounds and their scores
     checkpoints/    the last two (see checkpoint.py)
     model.safetensors, summary.json     when the run has ended
 
-Lines are only appended. Readers ignore a last line that a crash cut short; a resumed run truncates the files to the
-lengths in its checkpoint. Other files are replaced atomically. Lines and JSON files carry checksums (see checks.py).
+Lines are only appended. Readers ignore a last line that a crash cut short; a resumed run truncates the file to the
+length in its checkpoint. Other files are replaced atomically. Every part carries the run's id (see checks.py), and
+is refused if that is not the id in spec.json.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import fcntl
 import json
 import math
 import os
-import shutil
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
@@ -27,31 +27,31 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple, TextIO
 
 from tardygrad.errors import Invalid, RecordError
+from tardygrad.runs.checks import KEY as CHECK
 from tardygrad.runs.checks import (
-    KEY,
     RESTORE,
-    LineChecks,
     checked_line,
-    checked_prefix,
     damaged_line,
     first_check,
+    go_back,
     quoted,
-    refuse_special,
+    read_check,
     with_check,
     without_check,
 )
 
 Row = dict[str, Any]
 """One line of a record."""
-LINES = ("events.jsonl", "metrics.jsonl")
+FORMAT = 6  # of all files of a record; others are refused
+EVENTS = "events.jsonl"
 LEVELS = 255  # most parts of a path: Python's functions for folders recurse, once for each
 
 
 class End(NamedTuple):
-    """Where a file of lines ended."""
+    """Where events.jsonl ended."""
 
     length: int  # in bytes
-    check: int  # of its last line; 0: it has none
+    check: int  # of its last line
 
 
 def to_json_value(value: Any) -> Any:
@@ -77,82 +77,63 @@ class Record:
     def __init__(self, path: Path, spec: Row | None = None, *, new: bool = True) -> None:
         given, path = path, path.absolute()  # the user's code may change the current directory
         self.path = require_new(path) if new else path
-        self._lock = lock_run(given)
-        self._files: list[TextIO] = []
-        try:
+        with ExitStack() as stack:
+            self._lock = stack.enter_context(lock_run(given))
             if new:
                 require_new(path)  # again: another process may have written there before it was locked
             with writing(path):
                 if spec is not None:
                     write_json(path / "spec.json", spec)  # first: it makes the folder that of a run
                 (path / "checkpoints").mkdir(exist_ok=True)
-                for name in LINES:
-                    _copy_hard_link(path / name)
-                    self._files.append((path / name).open("a", encoding="utf-8"))
-            self._checks = [first_check(path)] * len(LINES)  # of the last line of each file
-        except BaseException:
-            self.close()
-            raise
+                self._file = stack.enter_context((path / EVENTS).open("a", encoding="utf-8"))
+            self.id = read_id(path)
+            self._check = first_check(self.id)  # of the last line
+            self._open = stack.pop_all()
 
     def write_event(self, row: Row, *, durable: bool = False) -> None:
         """Append a line to events.jsonl; a durable one is on the disk when this returns."""
-        self._append(0, row)
+        if row["event"] == "advance":
+            self.check_place()
+        line = json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":"))
+        line, self._check = checked_line(line, self._check)
+        with writing(self.path):
+            self._file.write(line)
         if durable:
-            self.ends()
+            self.end()
             self.sync()
 
-    def write_metrics(self, row: Row) -> None:
-        """Append a line to metrics.jsonl."""
-        self.check_place()
-        self._append(1, row)
-
-    def _append(self, number: int, row: Row) -> None:
-        line = json.dumps(to_json_value(row), allow_nan=False, separators=(",", ":"))
-        line, self._checks[number] = checked_line(line, self._checks[number])
-        try:
-            self._files[number].write(line)
-        except OSError as error:
-            raise write_error(self.path, error) from error
-
-    def ends(self) -> dict[str, End]:
-        """Where each file ends now, for a checkpoint."""
+    def end(self) -> End:
+        """Where events.jsonl ends now, for a checkpoint."""
         self.check_place()
         with writing(self.path):
-            for file in self._files:
-                file.flush()
-            sizes = [os.fstat(file.fileno()).st_size for file in self._files]
-        return {name: End(*end) for name, *end in zip(LINES, sizes, self._checks, strict=True)}
+            self._file.flush()
+            return End(os.fstat(self._file.fileno()).st_size, self._check)
 
     def check_place(self) -> None:
         """Raise `RecordError` if the directory was moved or deleted: what is written by path would end up elsewhere."""
-        for name, file in zip(LINES, self._files, strict=True):
-            try:
-                in_place = os.path.samestat(os.stat(self.path / name), os.fstat(file.fileno()))
-            except OSError:
-                in_place = False
-            if not in_place:
-                raise _moved(self.path)
+        try:
+            in_place = os.path.samestat(os.stat(self.path / EVENTS), os.fstat(self._file.fileno()))
+        except OSError:
+            in_place = False
+        if not in_place:
+            raise _moved(self.path)
 
     def sync(self) -> None:
-        """Flush the files to the disk; any thread may call this."""
+        """Flush events.jsonl to the disk; any thread may call this."""
         with writing(self.path):
-            for file in self._files:
-                os.fsync(file.fileno())
+            os.fsync(self._file.fileno())
 
-    def rewind(self, ends: dict[str, End]) -> None:
-        """Truncate the files to where they ended at a checkpoint. The run has not ended then: remove its summary."""
+    def rewind(self, end: End | None) -> None:
+        """Truncate events.jsonl to where it ended at a checkpoint, None: to nothing. The run has not ended then."""
+        length, self._check = end or (0, first_check(self.id))
         with writing(self.path):
             (self.path / "summary.json").unlink(missing_ok=True)
-            for number, file in enumerate(self._files):
-                length, check = ends[LINES[number]]
-                self._checks[number] = check if length else first_check(self.path)
-                file.truncate(length)
+            self._file.truncate(length)
 
     def close(self) -> None:
-        """Flush and close the files, and unlock the directory."""
-        with writing(self.path), ExitStack() as stack:  # closes every file, even if one fails
-            for file in (self._lock, *self._files):
-                stack.callback(file.close)
+        """Flush and close the file, and unlock the directory."""
+        with writing(self.path):
+            self._open.close()
 
 
 def lock_run(folder: Path) -> TextIO:
@@ -165,7 +146,6 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
     """Create a folder if necessary, and lock it for this process; retries after a tenth of a second."""
     with writing(folder):
         make_directory(folder)
-        refuse_links(folder)
         file = (folder / ".lock").open("a")
     while True:
         try:
@@ -179,26 +159,27 @@ def lock(folder: Path, what: str, tries: int = 1, fix: str = "Wait until that ha
         time.sleep(0.1)
 
 
-def refuse_links(folder: Path) -> None:
-    """Raise `Invalid` if what is written into a folder could end up elsewhere."""
-    patterns = ("*", "track/*", "checkpoints/*", "checkpoints/*/*")
-    files = [path for pattern in patterns for path in folder.glob(pattern)]
-    links = [path for path in files if path.is_symlink()]
-    deeper = (path for path in folder.glob("track/*/**/*") if path.is_symlink())
-    links += [path for path in deeper if not path.resolve().is_relative_to(folder.resolve())]  # wandb makes others
-    for path in links:
-        rule, fix = "must not contain symbolic links", "Replace the link by what it points to, or remove it."
-        raise Invalid(f"the folder of a run or of results {rule}, got {str(path)!r}. {fix}")
-    for path in files:
-        refuse_special(path)
-
-
 def exclusive(folder: Path, what: str = "the folder of results") -> TextIO:
     """Lock a folder until the file that it returns is closed, for a `with` statement.
 
     Waits up to two seconds, because the workers of a killed process may still hold the lock.
     """
     return lock(folder, what, tries=20)
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds the lock of a run; None if the record has no lock file, or it cannot be read.
+
+    Readers share the lock for an instant, and a run that starts just then tries again (`lock`).
+    """
+    try:
+        with (path / ".lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -225,11 +206,9 @@ def writing(path: Path) -> Iterator[None]:
 
 def require_new(path: Path) -> Path:
     """Return the path if a new run may be written there, else raise `Invalid`."""
-    _check_path(path)
-    remains = (path / name for name in ("spec.json", "metrics.jsonl", "summary.json"))
-    if any(file.exists() for file in remains) or any((path / "checkpoints").glob("*")):
-        raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
     check_directory(path)
+    if any((path / name).exists() for name in ("spec.json", "summary.json")) or any((path / "checkpoints").glob("*")):
+        raise Invalid(f"the directory {str(path)!r} already holds a run. Resume it, or choose another one.")
     return path
 
 
@@ -248,44 +227,31 @@ def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
     raise AssertionError  # count never ends
 
 
-def _copy_hard_link(path: Path) -> None:
-    """Replace a hard link by a copy: it may be that of a backup (`cp -al`), which must not change with the run."""
-    if path.exists() and path.stat().st_nlink > 1:
-        draft = path.with_name(path.name + ".draft")
-        draft.unlink(missing_ok=True)
-        shutil.copy2(path, draft)
-        draft.replace(path)
-
-
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, unless it exists; raises `Invalid` if the path has too many levels."""
+    """Create a directory and its parents, unless it exists; raises `Invalid` if there can be no such path."""
     _check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
 def _check_path(path: Path) -> None:
+    """Raise `Invalid` if there can be no such path."""
     try:
-        valid = b"\0" not in os.fsencode(path)
+        valid = b"\0" not in os.fsencode(path) and len(path.parts) <= LEVELS
     except UnicodeEncodeError:
         valid = False
     if not valid:
-        raise Invalid(f"a path must have no NUL and no lone surrogate, got {str(path)!r}. Choose another one.")
-    if len(path.parts) > LEVELS:
-        raise Invalid(f"a path may have at most {LEVELS} levels, got {len(path.parts):,}. Choose a shorter one.")
+        rule = f"a path must have no NUL, no lone surrogate and at most {LEVELS} levels"
+        raise Invalid(f"{rule}, got {str(path)[:300]!r}. Choose another one.")
 
 
 def check_directory(path: Path) -> None:
     """Raise `Invalid` unless a directory can be written; if it does not exist, unless it can be created."""
     _check_path(path)
-    found = next(place for place in (path, *path.parents) if place.exists() or place.is_symlink())
-    if not found.is_dir():
-        kind = "a file" if found.exists() else "a symbolic link to nothing"
-        raise Invalid(f"a run needs a directory, and {str(found)!r} is {kind}. Choose another one.")
+    rule = f"a run needs a directory that can be written, got {str(path)!r}"
     try:
-        with TemporaryFile(dir=found):
+        with TemporaryFile(dir=next(place for place in (path, *path.parents) if os.path.lexists(place))):
             pass
     except OSError as error:
-        rule = f"a run needs a directory that can be written, got {str(path)!r}"
         raise Invalid(f"{rule} ({error.strerror or error}). Choose another one.") from error
 
 
@@ -317,7 +283,7 @@ def replace(path: Path, content: bytes) -> None:
     draft = path.with_name(path.name + ".draft")
     require_file(path)
     try:
-        draft.unlink(missing_ok=True)  # of a writer that was killed, or a link to elsewhere
+        draft.unlink(missing_ok=True)  # of a writer that was killed
         with draft.open("xb") as file:
             file.write(content)
             file.flush()
@@ -336,14 +302,13 @@ def require_file(path: Path) -> None:
         raise Invalid(f"{str(path)!r} must be a file, and is {kind}. Choose another name.")
 
 
-def read_json(path: Path, fix: str = "") -> Row:
+def read_json(path: Path, fix: str = RESTORE) -> Row:
     """Read a JSON file of a record.
 
     Args:
         fix: what to do if it is damaged.
     """
     _check_path(path)
-    refuse_special(path)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -351,48 +316,84 @@ def read_json(path: Path, fix: str = "") -> Row:
     try:
         value = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{str(path)!r} is damaged: {error}. {fix or RESTORE}") from error
+        raise RecordError(f"{str(path)!r} is damaged: {error}. {fix}") from error
     if not isinstance(value, dict):
-        raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object. {fix or RESTORE}")
-    return without_check(value, path, fix)
+        raise RecordError(f"{str(path)!r} is damaged: it holds no JSON object. {fix}")
+    return without_check(value, path, "" if fix == RESTORE else fix)
+
+
+def read_spec(folder: Path) -> Row:
+    """The content of a run's spec.json; raises `RecordError` if the record has another format."""
+    recorded = read_json(folder / "spec.json")
+    if recorded.get("format") != FORMAT:
+        got = f"the record in {str(folder)!r} has format {recorded.get('format', 'none')}"
+        fix = f"Use the version that wrote it, or make the run again: tardygrad run {quoted(folder)} --out NEW"
+        raise RecordError(f"{got}, and this version of tardygrad reads format {FORMAT}. {fix}")
+    return recorded
+
+
+def read_id(folder: Path) -> str:
+    """The id of a run, which every part of its record carries."""
+    return str(read_spec(folder).get("id"))
+
+
+def check_id(stored: object, path: Path, folder: Path, fix: str = RESTORE) -> None:
+    """Raise `RecordError` unless a part of a record has the id of the run in whose folder it is."""
+    if stored != read_id(folder):
+        raise RecordError(f"{str(path)!r} belongs to another run than the spec.json of its folder. {fix}")
 
 
 def read_lines(path: Path, length: int | None = None) -> Iterator[Row]:
-    """Read events.jsonl or metrics.jsonl, up to a length in bytes, without a torn last line."""
-    checks = LineChecks(path)
+    """Read events.jsonl, up to a length in bytes, without a torn last line."""
+    for number, (line, _) in enumerate(_checked_lines(path, length), 1):
+        try:
+            row = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
+            raise damaged_line(path, number, "it is no JSON") from error
+        if not isinstance(row, dict):
+            raise damaged_line(path, number, "it holds no JSON object")
+        row.pop(CHECK, None)
+        yield row
+
+
+def verify_lines(path: Path, end: End | None = None) -> None:
+    """Raise `RecordError` if events.jsonl is damaged up to an end; None: as a whole."""
+    last = deque(_checked_lines(path, end.length if end else None), maxlen=1)
+    if end not in (None, last[0][1] if last else (0, first_check(read_id(path.parent)))):
+        raise RecordError(f"{str(path)!r} is damaged: its lines are not those of the checkpoint. {RESTORE}")
+
+
+def verify_last_line(path: Path, check: int) -> None:
+    """Raise `RecordError` unless events.jsonl ends with a checksum."""
+    expected = b'"%08x"}\n' % check
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - len(expected), 0))
+        ending = file.read()
+    if ending != expected and (ending or check != first_check(read_id(path.parent))):
+        why = "lines at its end were changed or are missing"
+        raise RecordError(f"{str(path)!r} is damaged: {why}. {go_back(path.parent)}")
+
+
+def _checked_lines(path: Path, length: int | None) -> Iterator[tuple[bytes, End]]:
+    """The whole lines of a file, and where each ends; if the first one has no checksum, the file was made by hand."""
+    check, end, is_checked = first_check(read_id(path.parent)), 0, True
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n") or (length is not None and file.tell() > length):
+                end += len(line)
+                if not line.endswith(b"\n") or (length is not None and end > length):
                     return
-                checks.verify(line, number)
-                try:
-                    row = json.loads(line.decode())
-                except (ValueError, RecursionError) as error:
-                    raise damaged_line(path, number, "it is no JSON") from error
-                if not isinstance(row, dict):
-                    raise damaged_line(path, number, "it holds no JSON object")
-                row.pop(KEY, None)
-                yield row
+                found, right = read_check(line, check)
+                is_checked = is_checked and not (number == 1 and found is None)
+                if is_checked and not right:
+                    before = "lines before it were changed, lost, repeated or moved"
+                    other = "the file belongs to another run than the spec.json of its folder"
+                    why = f"its checksum is wrong (it was changed, or {other if number == 1 else before})"
+                    raise damaged_line(path, number, why)
+                check = found or check
+                yield line, End(end, check)
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-def verified_ends(folder: Path, state: Row) -> dict[str, End]:
-    """Where the files of lines ended at a checkpoint; raises `RecordError` if they are damaged up to there.
-
-    Args:
-        folder: of the record.
-        state: of the checkpoint; those of older versions have only the lengths.
-    """
-    ends = {}
-    for name in LINES:
-        length, check = state["ends"][name] if "ends" in state else (state["lengths"][name], None)
-        found = checked_prefix(folder / name, length)
-        if check not in (None, found):
-            raise RecordError(f"{str(folder / name)!r} is damaged: its lines are not those of the checkpoint.")
-        ends[name] = End(length, found)
-    return ends
 
 
 def _unreadable(path: Path, error: OSError) -> Invalid:

@@ -17,10 +17,10 @@ from tardygrad.runs import checkpoint, events
 from tardygrad.runs.checks import start_again
 from tardygrad.runs.describe import check_ids
 from tardygrad.runs.recipes import check_objects
-from tardygrad.runs.record import LINES, End, read_json, reading_record
+from tardygrad.runs.record import EVENTS, End, read_spec, reading_record
 from tardygrad.runs.run import Run, simulated
 from tardygrad.runs.settings import NAMES, Settings, change_run, with_defaults
-from tardygrad.runs.summary import plural, read_metrics, read_summary
+from tardygrad.runs.summary import plural, read_summary
 
 
 @checked
@@ -45,7 +45,7 @@ def resume(
         check_pool(pool)
     ids = ids_of(task)
     with reading_record(where):
-        spec_json = read_json(where / "spec.json")
+        spec_json = read_spec(where)
         check_ids(spec_json.get("ids"), ids, where)
         given = {"rounds": rounds, "until": until}
         recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
@@ -57,7 +57,7 @@ def resume(
     with reading_record(where):
         check_objects(spec_json, method, task, pool, where)
     run = Run(method, task, pool, settings)
-    run.path = where
+    run.path, run.resumed = where, True
     with reading_record(where):
         if longer := {name: recorded.get(name) for name in given if recorded.get(name) != spec_json["run"].get(name)}:
             change_run(spec_json, longer)
@@ -65,10 +65,9 @@ def resume(
         saved = checkpoint.read(where / "checkpoints", where)
         if saved is None:
             _check_barely_begun(where, settings)
-            run.ends = dict.fromkeys(LINES, End(0, 0))
         else:
-            run.ends, run.from_checkpoint = saved.state["ends"], checkpoint.newest(where / "checkpoints")
-            _restore(run, saved, where)
+            run.end, run.from_checkpoint = End(*saved.state["end"]), checkpoint.newest(where / "checkpoints")
+            _restore(run, saved, run.end.length)
         run._find_discarded()
     if saved and saved.damaged:
         _warn(run, saved.damaged[0])
@@ -77,8 +76,8 @@ def resume(
 
 def _warn(run: Run, reason: str) -> None:
     """Say that a run goes back further than to its newest checkpoint."""
-    with (cast(Path, run.path) / "metrics.jsonl").open("rb") as file:
-        lost = max(sum(1 for _ in file) - run.server.round, 0)
+    lines = (cast(Path, run.path) / EVENTS).read_bytes().splitlines()
+    lost = max(sum(line.startswith(b'{"event":"advance"') for line in lines) - run.server.round, 0)
     again = f", and {plural(lost, 'round')} will be computed again" if lost else ""
     rule = f"the newest checkpoint cannot be used: {reason}"
     print(f"warning: {rule}. The run goes on from round {run.server.round}{again}.", file=sys.stderr)
@@ -86,21 +85,21 @@ def _warn(run: Run, reason: str) -> None:
 
 def _check_barely_begun(folder: Path, settings: Settings) -> None:
     """Raise `RecordError` if a run without a checkpoint came so far that it must have had one."""
-    done = sum(1 for _ in read_metrics(folder / "metrics.jsonl")) if (folder / "metrics.jsonl").exists() else 0
+    done = len(events.read_metrics(folder / EVENTS)) if (folder / EVENTS).exists() else 0
     status = read_summary(folder).status if (folder / "summary.json").exists() else "failed"
     if done > settings["checkpoint_every"] or status != "failed":
         rule = f"the run in {str(folder)!r} made {plural(done, 'round')}, but its checkpoints are missing"
         raise RecordError(f"{rule}. {start_again(folder, 'them')}")
 
 
-def _restore(run: Run, saved: checkpoint.Checkpoint, folder: Path) -> None:
+def _restore(run: Run, saved: checkpoint.Checkpoint, length: int) -> None:
     """Give a new run, its server and its engine the state of a checkpoint, and the run its earlier metrics."""
-    settings, ends = run.settings, saved.state["ends"]
+    settings, path = run.settings, cast(Path, run.path)
     pending = checkpoint.apply(saved, run.server)
     if not run.server.x.isfinite().all():
         after = f"after {plural(run.server.round, 'round')}"
         raise Invalid(
-            f"a run that diverged cannot be resumed: the model in {str(folder)!r} is not finite {after}. "
+            f"a run that diverged cannot be resumed: the model in {str(path)!r} is not finite {after}. "
             "Start a new run with a smaller lr, or clip."
         )
     if (done := run.server.round) > (settings["rounds"] or done):
@@ -110,9 +109,9 @@ def _restore(run: Run, saved: checkpoint.Checkpoint, folder: Path) -> None:
         raise Invalid(f"{rule}, got {settings['until']:g}.")
     run.status = "stopped" if run._may_continue() else "finished"
     run.pool.restore(pending)
-    tail, rows, unscored = (saved.part(name) for name in ("tail", "rows", "unscored"))
-    run.tail.collected, run.seconds = tail, saved.state["seconds"]
-    run.scores.restore(rows, unscored)
-    run.metrics = list(read_metrics(folder / "metrics.jsonl", ends["metrics.jsonl"].length))
-    for event in events.read_events(folder / "events.jsonl", ends["events.jsonl"].length):
+    run.tail.collected, run.seconds = saved.part("tail"), saved.state["seconds"]
+    rows, complete = events.read_metrics(path / EVENTS, length), saved.state["rows"]
+    run.metrics = rows[:complete]
+    run.scores.restore(rows[complete:], saved.part("unscored"))
+    for event in events.read_events(path / EVENTS, length):
         run._remember(event)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Unpack, cast
+from typing import Unpack, cast
 
 from safetensors.torch import save
 from torch import Tensor
@@ -31,12 +31,12 @@ from tardygrad.runs.describe import label as label
 from tardygrad.runs.describe import versions as versions
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.evaluation import ClientEvaluations, ScoredRows
-from tardygrad.runs.events import RunEvent
+from tardygrad.runs.events import RecordedMessage, RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.recipes import ready_method, spec_of
-from tardygrad.runs.record import End, Record, Row, replace, require_new
+from tardygrad.runs.record import EVENTS, FORMAT, End, Record, Row, replace, require_new
 from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
@@ -67,12 +67,13 @@ class Run:
         self.client_evaluation: events.ClientEvaluation | None = None  # the last one
         self.path: Path | None = None  # of the record; None keeps the metrics in memory only
         self.spec_json: Row | None = None  # content of spec.json; None: keep the existing file
-        self.ends: dict[str, End] | None = None  # of the record's files at the checkpoint; None: a new run
-        self.from_checkpoint: str | None = None  # name of the checkpoint that the run is resumed from
+        self.resumed = False
+        self.end: End | None = None  # of events.jsonl at the checkpoint that the run is resumed from, if there is one
+        self.from_checkpoint: str | None = None  # its name
         self.discarded: list[Sequence[int]] = []  # clients of private rounds that were made after it, and are lost
         self.record: Record | None = None
         self.metrics: list[Row] = []
-        self._script: list[tuple[Any, ...]] = []  # without a record, whose events have it
+        self._script: list[RecordedMessage] = []  # without a record, whose events have it
         self.counts: Counter[str] = Counter()  # of the events, by kind
         self.refused: Counter[str] = Counter()  # updates, by reason
         self.faults: dict[int, str] = {}  # the first of each client that sent updates that are not finite
@@ -112,15 +113,15 @@ class Run:
         return self.server.module_buffers
 
     @property
-    def script(self) -> list[tuple[Any, ...]]:
+    def script(self) -> list[RecordedMessage]:
         """The order of messages, for a `ScriptedPool`; read from the record, if there is one."""
         if self.path is None:
             return self._script
         if self.status == "running" and self.record:
-            self.record.ends()  # writes what is still in memory
-        path = (self.record.path if self.record else self.path) / "events.jsonl"
-        length = self.ends["events.jsonl"].length if self.ends and not self.record else None  # of a resumed run
-        return [line for event in events.read_events(path, length) if (line := events.script_line(event))]
+            self.record.end()  # writes what is still in memory
+        path = (self.record.path if self.record else self.path) / EVENTS
+        length = self.end.length if self.end and not self.record else None
+        return list(events.read_script(path, length))
 
     def facts(self) -> str:
         """Markdown about the training, for the model card that `save_pretrained` of a task writes."""
@@ -133,14 +134,14 @@ class Run:
         if not self._stop:
             self.pool.interrupt(False)  # withdraw an interrupt of an earlier run
         if self.path:
-            self.record = Record(self.path, self.spec_json, new=self.ends is None)
+            self.record = Record(self.path, self.spec_json, new=not self.resumed)
         self.status, self.reason = "running", None
         try:
-            if self.record and self.ends is not None:
+            if self.record and self.resumed:
                 if checkpoint.newest(self.record.path / "checkpoints") != self.from_checkpoint:  # before it was locked
                     place = repr(str(self.record.path))
                     raise RecordError(f"another process has meanwhile continued the run in {place}. Resume it again.")
-                self.record.rewind(self.ends)
+                self.record.rewind(self.end)
                 # the clients' compression errors are not in the checkpoint
                 if self.pool.wire != "float32" or self.discarded:
                     self._write(events.Resume(self.pool.now, self.server.round, self.discarded or None))
@@ -232,13 +233,13 @@ class Run:
             self.client_evaluation = event
         if self.accountant:
             self.accountant.add(*events.released(event))
-        if self.path is None and (line := events.script_line(event)):
-            self._script.append(line)
+        if self.path is None and isinstance(event, RecordedMessage):
+            self._script.append(event)
 
     def _find_discarded(self) -> None:
         """Find the private rounds after the checkpoint that the run will not repeat, because its clock is real."""
         if self.path and self.accountant and not self.pool.virtual_clock:
-            self.discarded = events.released_after(self.path / "events.jsonl", self.counts.total())
+            self.discarded = events.released_after(self.path / EVENTS, self.counts.total())
 
     def _may_continue(self) -> bool:
         """Whether the run has rounds left."""
@@ -268,11 +269,9 @@ class Run:
         rows = []
         for row, scores, seconds in self.scores.completed(wait=wait):
             if scores is not None:
-                row |= {f"test_{name}": value for name, value in scores.items()}
+                row |= events.test_scores(scores)
                 self._write(events.Evaluation(self.pool.now, row["round"], scores, seconds))
             self.metrics.append(row)
-            if self.record:
-                self.record.write_metrics(row)
             rows.append(row)
         return rows
 
@@ -287,8 +286,8 @@ class Run:
 
     def _checkpoint(self) -> None:
         if self.record and (pending := self.pool.pending()) is not None:
-            state = checkpoint.capture(self.server, pending, self.tail.collected, self.scores)
-            facts = {"ends": self.record.ends(), "seconds": self._spent()}
+            state = checkpoint.capture(self.server, pending, self.tail.collected, self.scores.models)
+            facts = {"end": self.record.end(), "seconds": self._spent(), "rows": len(self.metrics)}
             write = partial(_save, self.record, state, facts)
             if self._saver and self.settings["checkpoint_every"] > 1:
                 self._saver.begin(write)
@@ -325,7 +324,7 @@ class Run:
 
 def _save(record: Record, state: checkpoint.Checkpoint, facts: Row) -> None:
     record.sync()
-    checkpoint.save(record.path / "checkpoints", state, **facts)
+    checkpoint.save(record.path / "checkpoints", state, id=record.id, **facts)
 
 
 @checked
@@ -374,6 +373,7 @@ def begin(
     run = Run(method, task, pool, full)
     fleet = pool.fleet
     run.spec_json = {
+        "format": FORMAT,
         "id": token_hex(8),
         **({"spec": spec} if spec else spec_of(method, task, pool, cast(Row, full))),
         "method": str(method),

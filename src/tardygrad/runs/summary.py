@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,20 +11,10 @@ import numpy as np
 from tardygrad.core.faults import written_out
 from tardygrad.errors import RecordError
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.checks import (
-    check_id,
-    checksum,
-    damaged_line,
-    first_check,
-    go_back,
-    last_check,
-    quoted,
-    refuse_special,
-    run_id,
-)
+from tardygrad.runs.checks import checksum, quoted
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import ClientEvaluation
-from tardygrad.runs.record import LINES, Record, Row, read_json, read_lines, write_json
+from tardygrad.runs.record import EVENTS, Record, Row, check_id, read_json, verify_last_line, write_json
 
 if TYPE_CHECKING:
     from tardygrad.runs.run import Run
@@ -123,27 +113,21 @@ def summarize(run: Run) -> Summary:
 
 def write_summary(record: Record, summary: Summary, checks: dict[str, str]) -> None:
     """Write summary.json, with the checksums of the files that belong to it."""
-    lines = {name: f"{end.check:08x}" for name, end in record.ends().items()}
-    own = {"id": run_id(record.path), "checks": lines | checks}
-    write_json(record.path / "summary.json", summary._asdict() | own)
+    checks = {EVENTS: f"{record.end().check:08x}"} | checks
+    write_json(record.path / "summary.json", summary._asdict() | {"id": record.id, "checks": checks})
 
 
 def read_summary(folder: Path) -> Summary:
     """The summary of a run; raises `RecordError` if it is damaged."""
     row = read_summary_row(folder)
-    row.pop("checks", None)
-    row.pop("id", None)
-    return Summary(**row)
+    return Summary(**{name: value for name, value in row.items() if name not in ("checks", "id")})
 
 
 def read_summary_row(folder: Path) -> Row:
-    """The content of summary.json; raises `RecordError` if events or metrics do not end as they did with it."""
+    """The content of summary.json; raises `RecordError` if the events do not end as they did with it."""
     row = _read_file(folder)
-    checks = row.get("checks", {})
-    for name in LINES:
-        if name in checks and checks[name] != (last_check(folder / name) or f"{first_check(folder):08x}"):
-            why = "lines at its end were changed or are missing"
-            raise RecordError(f"{str(folder / name)!r} is damaged: {why}. {go_back(folder)}")
+    if EVENTS in row.get("checks", {}):
+        verify_last_line(folder / EVENTS, int(row["checks"][EVENTS], 16))
     return row
 
 
@@ -157,23 +141,13 @@ def _read_file(folder: Path) -> Row:
 def read_model(folder: Path) -> bytes:
     """The content of a run's model.safetensors; raises `RecordError` if it is damaged."""
     try:
-        refuse_special(folder / MODEL)
         content = (folder / MODEL).read_bytes()
     except OSError as error:
         raise RecordError(f"{str(folder / MODEL)!r} cannot be read: {error.strerror}.") from error
-    check = _read_file(folder).get("checks", {}).get(MODEL)
-    if check not in (None, checksum(content)):
+    if _read_file(folder).get("checks", {}).get(MODEL) not in (None, checksum(content)):
         fix = "Restore it from the last checkpoint: tardygrad resume"
         raise RecordError(f"{str(folder / MODEL)!r} is damaged: its checksum is wrong. {fix} {quoted(folder)}")
     return content
-
-
-def read_metrics(path: Path, length: int | None = None) -> Iterator[Row]:
-    """The rows of metrics.jsonl, with the keys that a summary needs; see `read_lines`."""
-    for number, row in enumerate(read_lines(path, length), 1):
-        if missing := {"time", "round", "delays", "steps", "snapshots"} - row.keys():
-            raise damaged_line(path, number, f"it has no `{min(missing)}`")
-        yield row
 
 
 def run_length(settings: Mapping[str, Any], status: str, rounds: int, last: float) -> float:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from tardygrad.errors import Invalid, nearest
-from tardygrad.runs.record import Row, read_json, to_json_value, write_json
+from tardygrad.runs.record import Row, read_json, read_spec, to_json_value, write_json
 from tardygrad.runs.run import Run
 
 PROJECT = "tardygrad"  # the trackers' project or experiment
@@ -221,7 +221,7 @@ def _tracked(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
 
 
 def _create(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
-    recorded = to_json_value(run.spec_json) or read_json(folder.parent / "spec.json")
+    recorded = to_json_value(run.spec_json) or read_spec(folder.parent)
     config = recorded["spec"] or {name: recorded[name] for name in ("method", "parameters", "run")}
     live: dict[str, Tracker] = {}
     for name in names:

@@ -1,7 +1,7 @@
 """Measured delays, and the conditions that the theorems put on them.
 
 `delays` are the integers of a whole run: one row per round, round 1 first, each with the delays p_{t,j} ≥ 1 of its M
-updates in order of arrival (`delays` of metrics.jsonl, row by row). `conditions(delays, constants)` says for each
+updates in order of arrival (`delays` of a run's metrics, row by row). `conditions(delays, constants)` says for each
 theorem whether the delays meet its condition, by what factor they miss it, and which updates are responsible.
 
     Σ_t Σ_j 1/p_{t,j}      Σ_t (Σ_j 1/p_{t,j})²      Σ_t Σ_j 1/p_{t,j} Σ_{i=t−p_{t,j}}^{t−1} 1/p_{i,j}

@@ -118,11 +118,11 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tardygrad: Command) -> None
     spec["classes"] = [["=cmd|' /C calc'!A0", 8]]
     Path("here/spec.json").write_text(json.dumps(spec))
     with Path("here/events.jsonl").open("a") as file:
-        file.write('{"event":"@SUM(A1)","time":-1.5,"+name":"-2"}\n')
+        file.write('{"event":"refusal","time":-1.5,"client":0,"serial":0,"round":0,"reason":"@SUM(A1)","+name":"-2"}\n')
     tardygrad("export", "here")
     assert {row["class"] for row in table("here/export/updates.csv")} == {"'=cmd|' /C calc'!A0"}
     last = table("here/export/events.csv")[-1]
-    assert (last["event"], last["time"], last["'+name"]) == ("'@SUM(A1)", "-1.5", "'-2")
+    assert (last["reason"], last["time"], last["'+name"]) == ("'@SUM(A1)", "-1.5", "'-2")
 
 
 @pytest.mark.parametrize(

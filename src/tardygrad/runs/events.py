@@ -122,11 +122,8 @@ def of_turn(turn: Event, round: int, seconds: float) -> Iterator[RunEvent]:
         case Update() | Refused():
             lost = (isinstance(message, Update) and message.state_lost) or None
             if isinstance(happened, Refused):
-                job, refused = (
-                    (message.client, message.serial, message.round),
-                    (happened.reason, lost, happened.fault or None),
-                )
-                yield Refusal(now, *start_of_job, happened.reason, lost, happened.fault or None)
+                what = (message.client, message.serial, message.round, happened.reason)
+                yield Refusal(now, *what, lost, happened.fault or None)
         case Lost():
             yield ClientLost(now, message.client, round)
         case Joined():

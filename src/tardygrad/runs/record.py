@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple, TextIO
 
@@ -83,7 +84,8 @@ class Record:
                 require_new(path)  # again: another process may have written there before it was locked
             with writing(path):
                 if spec is not None:
-                    write_json(path / "spec.json", spec)  # first: it makes the folder that of a run
+                    own = {"format": FORMAT, "id": token_hex(8)}  # which a resumed run has already
+                    write_json(path / "spec.json", own | spec)  # first: it makes the folder that of a run
                 (path / "checkpoints").mkdir(exist_ok=True)
                 self._file = stack.enter_context((path / EVENTS).open("a", encoding="utf-8"))
             self.id = read_id(path)

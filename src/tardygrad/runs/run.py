@@ -8,7 +8,6 @@ from collections.abc import Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Unpack, cast
 
 from safetensors.torch import save
@@ -36,7 +35,7 @@ from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.recipes import ready_method, spec_of
-from tardygrad.runs.record import EVENTS, FORMAT, End, Record, Row, replace, require_new
+from tardygrad.runs.record import EVENTS, End, Record, Row, replace, require_new
 from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
@@ -373,8 +372,6 @@ def begin(
     run = Run(method, task, pool, full)
     fleet = pool.fleet
     run.spec_json = {
-        "format": FORMAT,
-        "id": token_hex(8),
         **({"spec": spec} if spec else spec_of(method, task, pool, cast(Row, full))),
         "method": str(method),
         **({"ready_method": ready} if (ready := ready_method(method)) else {}),

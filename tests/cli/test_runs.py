@@ -125,8 +125,8 @@ def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command
 @pytest.mark.parametrize(
     ("out", "why"),
     [
-        ("file/x/y", "and 'file' is a file. Choose another one."),
-        ("link", "and 'link' is a symbolic link to nothing. Choose another one."),
+        ("file/x/y", "a run needs a directory that can be written, got 'file/x/y' (Not a directory)."),
+        ("link", "a run needs a directory that can be written, got 'link' (No such file or directory)."),
         ("/proc/x", "a run needs a directory that can be written, got '/proc/x' (No such file or directory)."),
     ],
 )

@@ -568,7 +568,7 @@ def test_a_measured_tail_is_noted_and_warned_of_where_nobody_clips(tmp_path: Pat
     tables = spec.load("quadratic", ["run.rounds=20", "method.local_clip=inf", "method.lr=0.01"]).resolved()
     for name, clip, severity in (("bare", "inf", "warning"), ("clipped", 1.0, "note")):
         path = _run(tmp_path / name, tables | {"method": tables["method"] | {"local_clip": clip}})
-        tail = {"event": "tail", "time": 1e9, "round": 20, "index": 1.4, "low": 1.3, "high": 1.5}
+        tail = {"event": "tail", "time": 1e9, "round": 20, "index": 1.4, "low": 1.3, "high": 1.5, "by": "", "number": 9}
         with (without_checks(path) / "events.jsonl").open("a") as file:
             file.write(json.dumps(tail | {"verdict": "heavy-tailed, infinite variance"}) + "\n")
         found = next(one for one in examine(path).findings if one.cause == "tail")

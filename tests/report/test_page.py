@@ -20,6 +20,7 @@ from tardygrad.report.loader import read
 from tardygrad.report.page import figures, put
 from tardygrad.results.blocks import Table
 from tardygrad.results.theme import rendered, strokes
+from tardygrad.runs.events import TailEstimate
 from tests.report.records import EVIL, ODD, check_charts, events, record, write
 
 ALONE = {
@@ -346,11 +347,14 @@ def test_the_tail_index_has_a_band_a_rule_at_2_and_hollow_points(tmp_path: Path)
     facts: list[dict[str, Any]] = [
         {"index": 1.5, "low": 1.3, "high": 1.7, "verdict": "heavy-tailed, infinite variance"},
         {"index": 1.9, "low": None, "high": float("inf"), "verdict": "too few to tell"},
-        {"index": None, "low": None, "high": None, "verdict": None},
+        {},
         {"index": 2.2},
     ]
+    none = dict.fromkeys(TailEstimate._fields[1:])
     with (path / "events.jsonl").open("a") as file:
-        file.writelines(json.dumps({"event": "tail", "time": 12.0 + i, **one}) + "\n" for i, one in enumerate(facts))
+        file.writelines(
+            json.dumps({"event": "tail", **none, "time": 12.0 + i, **one}) + "\n" for i, one in enumerate(facts)
+        )
     (figure,) = [one for one in figures(build([str(path)]).sections) if one.key == "tail-index"]
     rows = figure.chart["datasets"]["rows"]
     assert [(row["low"], row["index"], row["high"], row["few"]) for row in rows] == [

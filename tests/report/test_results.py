@@ -71,11 +71,13 @@ def test_the_result_names_the_best_and_the_fastest(tmp_path: Path) -> None:
     slow = record(tmp_path / "slow", **SYNC, spec={"method": {"mode": "sync"}})
     rewritten(slow, 10.0, accuracy=lambda t: t / 12)
     assert result(tmp_path, target=0.85) == (
-        "sync-Clip² has the best mean test accuracy, 100% with one seed; Clip² is the first to reach 85%, after 6 "
+        "sync-Clip² has the best test accuracy, 100% with one seed, so small "
+        "differences may be chance; Clip² is the first to reach 85%, after 6 "
         "simulated seconds, 20 times as fast as sync-Clip²."
     )
     assert result(tmp_path, target=0.85, baseline="Clip²") == (
-        "sync-Clip² has the best mean test accuracy, 100% with one seed; the difference from Clip² is +7.692 points; "
+        "sync-Clip² has the best test accuracy, 100% with one seed, so small "
+        "differences may be chance; the difference from Clip² is +7.692 points; "
         "Clip² is the first to reach 85%, after 6 simulated seconds."
     )
 
@@ -121,7 +123,7 @@ def test_a_run_that_did_not_finish_is_no_result(tmp_path: Path) -> None:
         "85.7%."
     )
     other = record(tmp_path / "other", **SYNC, spec={"method": {"mode": "sync"}})
-    assert result(path, other).startswith("So far: sync-Clip² has the best mean test accuracy, 92.31% with one seed")
+    assert result(path, other).startswith("So far: sync-Clip² has the best test accuracy, 92.31% with one seed")
     write(other / "summary.json", {"status": "diverged", "reason": "x", "rounds": 12, "seconds": 1.0})
     assert result(other).startswith("sync-Clip² diverged after 12 of 12 rounds")
     write(path / "summary.json", {"status": "failed", "reason": "x", "rounds": 12, "seconds": 1.0})

@@ -128,6 +128,26 @@ class Plan(NamedTuple):
     json: bool = JSON
 
 
+@command(app, "compare")
+class Compare(NamedTuple):
+    """Run a spec with several values of a key side by side, and compare the runs: method.kind=clip2,fedbuff.
+
+    SPEC and TABLE.KEY=VALUE as for `tardygrad run`; commas separate values. Each contender runs with the same seeds.
+    """
+
+    source: str = SPEC
+    overrides: list[str] = OVERRIDES
+    seeds: int = option(1, "Runs of each contender, with as many seeds.", min=1, max=MOST)
+    target: float | None = option(None, "Score to reach; the default is 90% of the way to the best.", "SCORE")
+    baseline: str | None = option(
+        None, "What to compare the others with; the default is the first synchronous one.", "LABEL"
+    )
+    jobs: int = JOBS
+    out: str | None = option(None, "Where to record; the default is runs/SPEC-compare-NUMBER.", "DIR", "--out", "-o")
+    trust: bool = TRUST
+    json: bool = JSON
+
+
 @command(app, "sweep")
 class Sweep(NamedTuple):
     """Run a spec with many settings, by default the paper's grid of rates and thresholds.

@@ -8,13 +8,12 @@ from typing import Any
 import typer
 
 from tardygrad.cli import commands
-from tardygrad.cli.demo_screen import follow, show_results
-from tardygrad.cli.output import say, show, show_json, waiting
+from tardygrad.cli.compare import run_all
+from tardygrad.cli.demo_screen import show_results
+from tardygrad.cli.output import show, show_json, waiting
 from tardygrad.cli.parallel_runs import ParallelRuns
 from tardygrad.errors import Invalid
-from tardygrad.runs.checks import quoted
 from tardygrad.runs.record import Row, new_run_dir, replace, require_new
-from tardygrad.runs.signals import Signals
 from tardygrad.runs.summary import Summary
 from tardygrad.spec import spec
 
@@ -52,7 +51,7 @@ def demo(options: commands.Demo) -> None:
     for file in (picture, page):
         if file.exists():
             raise Invalid(f"the demo would overwrite {str(file)!r}. Choose another directory for --out.")
-    metrics, summaries = _run(parallel_runs, options.rounds)
+    metrics, summaries = run_all(parallel_runs, options.rounds, TITLE)
     sync = summaries["sync-Clip²"].time
     rows = [_row(label, metrics[label], summaries[label], sync) for label in METHODS]
     write(loss_curves(metrics), picture)
@@ -70,25 +69,6 @@ def demo(options: commands.Demo) -> None:
         show(f"figure  {picture}\nreport  {page}")
     if options.open:
         typer.launch(str(page))
-
-
-def _run(parallel_runs: ParallelRuns, rounds: int) -> tuple[dict[str, list[Row]], dict[str, Summary]]:
-    """Run all; the metrics and the summary of each run."""
-    metrics: dict[str, list[Row]] = {label: [] for label in METHODS}
-    summaries: dict[str, Summary] = {}
-    with Signals(parallel_runs.stop) as signals:
-        for label, message in follow(parallel_runs.go(), METHODS, rounds, TITLE):
-            if isinstance(message, Summary):
-                summaries[label] = message
-            else:
-                metrics[label].append(message)
-    if signals.received is not None:
-        for label, summary in summaries.items():
-            if summary.status == "stopped":
-                path = quoted(parallel_runs.path(label))
-                say(f"{label} stopped at round {summary.rounds}; continue with: tardygrad resume {path}")
-        raise typer.Exit(128 + signals.received)
-    return metrics, summaries
 
 
 def _row(label: str, metrics: list[Row], summary: Summary, sync: float) -> dict[str, Any]:

@@ -40,7 +40,9 @@ def follow(messages: Messages, labels: Iterable[str], rounds: int, title: str) -
 
 def _described(summary: Summary) -> str:
     text = f"{summary.status} after {summary.rounds} rounds in {summary.seconds:.0f} s"
-    return f"{text}, test accuracy {cell(summary.accuracy, '.1%')}, {summary.time:,.0f} simulated seconds"
+    accuracy = summary.accuracy is not None or summary.loss is None
+    score = f"accuracy {cell(summary.accuracy, '.1%')}" if accuracy else f"loss {summary.loss:.4g}"
+    return f"{text}, test {score}, {summary.time:,.0f} simulated seconds"
 
 
 class Bar(ProgressColumn):

@@ -133,7 +133,7 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
     return add
 
 
-WITH_OVERRIDES = ("run", "resume", "plan", "sweep", "tail")  # those that take overrides
+WITH_OVERRIDES = ("run", "resume", "plan", "compare", "sweep", "tail")  # those that take overrides
 
 
 def as_override(option: str, argv: list[str], command: str) -> str:

@@ -5,14 +5,16 @@ Each process has as many threads of torch as its run's spec says.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Generator, Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tardygrad.engines.processes import Child, Children, Ended, process_count
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import TardygradError, WorkFailed
+from tardygrad.errors import Diverged, Starved, TardygradError, WorkFailed
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import quoted
 from tardygrad.runs.record import Row
@@ -39,7 +41,7 @@ class ParallelRuns:
 
     def path(self, label: str) -> Path:
         """The directory of a run."""
-        return self.folder / label.lower().replace("²", "2")
+        return self.folder / re.sub(r"[^\w.=-]+", "-", label.lower().replace("²", "2"))
 
     def stop(self) -> None:
         """End every run after its current round, with a checkpoint; start no others."""
@@ -80,10 +82,11 @@ def _run_in_child(pipe: Connection, spec: Spec, out: Path) -> None:
             with built.pool() as pool:
                 settings: Settings = {**spec.run.settings(), "out": out}
                 run = runs.begin(built.method, built.task, pool, spec=spec.resolved(), **settings)
-                for row in run.go():
-                    pipe.send(row)
-                    if pipe.poll():
-                        run.stop()
+                with suppress(Diverged, Starved):  # results too: the summary says so
+                    for row in run.go():
+                        pipe.send(row)
+                        if pipe.poll():
+                            run.stop()
         pipe.send(run.summary())
     except (TardygradError, OSError) as error:
         error.__cause__ = None  # which may not be picklable

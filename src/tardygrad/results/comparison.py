@@ -96,7 +96,8 @@ class Comparison:
         rows = []
         for method in self.contenders:
             score, time = self.scores[method.name], self.times[method.name]
-            row = {"method": method.name, "seeds": len(method.runs), "finished": _finished(method)}
+            finished = sum(run.status == "finished" for run in method.runs)
+            row: dict[str, Any] = {"method": method.name, "seeds": len(method.runs), "finished": finished}
             row |= _columns(self.score, score, self.score_differences.get(method.name))
             if self.target is not None:
                 row |= {"reached": _reached(method)}
@@ -175,7 +176,9 @@ class Comparison:
             return f"{first.name} has a {'mean ' * (len(first.runs) > 1)}{what} of {score} {seeds}{fastest}"
         if len(best) > 1:
             return f"{listed([method.name for method in best])} have the same mean {what}, {score}{fastest}"
-        sentence = f"{first.name} has the best mean {what}, {score} {seeds}"
+        single = len(first.runs) == 1
+        sentence = f"{first.name} has the best {'mean ' * (not single)}{what}, {score} {seeds}"
+        sentence += ", so small differences may be chance" * single
         if pair := self.score_differences.get(first.name):
             difference = _plus_minus(pair.difference, self._scale, sign=True).removesuffix(ALL_EQUAL)
             test = "" if pair.p is None else f", p {_p(pair) if _p(pair).startswith('<') else f'= {_p(pair)}'}"
@@ -273,16 +276,17 @@ class Comparison:
         if not self._same_seeds():
             found.append("no differences where methods have other seeds than the reference")
         for method in self.contenders:
-            if worse := sum(self._is_worse_than_x_0(run) for run in method.runs):
-                runs = f"{worse} of {len(method.runs)} runs of {method.name} end with a worse {self.score} than x_0"
+            if worse := sum(map(self._ends_worse, method.runs)):
+                start = "x_0" if method.runs[0].curve[:1] and method.runs[0].curve[0][0] == 0.0 else "they began with"
+                runs = f"{worse} of {len(method.runs)} runs of {method.name} end with a worse {self.score} than {start}"
                 found.append(f"{runs}, so its mean says little: see the curves" if len(method.runs) > 1 else runs)
         return [*found, *self._warnings]
 
-    def _is_worse_than_x_0(self, run: SeedResult) -> bool:
-        start = next((score for time, score in run.curve if time == 0.0), None)
-        if run.score is None or start is None:
+    def _ends_worse(self, run: SeedResult) -> bool:
+        """Whether a run's last score is worse than its first, which is that of x_0 if it is known."""
+        if run.score is None or not run.curve:
             return False
-        return run.score < start if self.higher else run.score > start
+        return run.score < run.curve[0][1] if self.higher else run.score > run.curve[0][1]
 
     def _clocks(self) -> set[bool]:
         """Whether the clocks are simulated, as far as it is known."""
@@ -402,10 +406,6 @@ def _times(ratio: float | None) -> str:
 
 def _seeds(number: int) -> str:
     return "with one seed" if number == 1 else f"over {number} seeds"
-
-
-def _finished(method: Contender) -> int:
-    return sum(run.status == "finished" for run in method.runs)
 
 
 def _reached(method: Contender) -> int:

@@ -125,6 +125,8 @@ class RealTimePool(Pool):
     task: Task
     method: Method
     deadline: float = math.inf
+    poll = POLL
+    """Seconds of a wait between two looks at everything else."""
     keeps_jobs = False
     """Whether a checkpoint holds the jobs in flight. Otherwise they are lost when the run is resumed."""
 
@@ -207,7 +209,7 @@ class RealTimePool(Pool):
                 return self.ready.popleft()
             if not (self.waiting or self.absent or any(not running.ignored for running in self.running.values())):
                 return None
-            self._collect(POLL)
+            self._collect(self.poll)
             self._look()
             self._start_jobs()
             if self.ready or any(running.late_at is None for running in self.running.values()):

@@ -18,7 +18,7 @@ import torch
 import tardygrad as tg
 from tardygrad.constructors import Call, call_of, call_seeded, conform, constructor, parameters, written
 from tardygrad.core.schedules import Schedule
-from tardygrad.runs.recipes import recipe_table
+from tardygrad.runs.tables import table_of_call
 
 METHOD = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2, "local_steps": 2}
 
@@ -93,7 +93,7 @@ def test_a_function_is_named_only_if_it_can_be_imported() -> None:
 
 def test_rates_may_be_numbers_of_numpy() -> None:
     method = tg.fedavg(local_lr=np.float32(0.5), lr=np.int64(1), buffer=2, local_steps=1)
-    table = recipe_table("method", call_of(method))
+    table = table_of_call("method", call_of(method))
     assert (table["local_lr"], table["lr"]) == (0.5, 1.0)
     json.dumps(table, allow_nan=False)
 

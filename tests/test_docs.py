@@ -26,8 +26,8 @@ import tardygrad as tg
 from tardygrad.cli import demo
 from tardygrad.cli.commands import app
 from tardygrad.cli.main import main
+from tardygrad.runs.kinds import keys_of
 from tardygrad.spec import spec
-from tardygrad.spec.kinds import keys_of
 from tardygrad.spec.sources import shipped
 
 ROOT = Path(__file__).parent.parent

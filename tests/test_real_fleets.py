@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import tardygrad as tg
+from tardygrad.constructors import conform
 from tardygrad.engines.fleet_clock import RoundTrips, Spells, matched
 from tardygrad.fleet import AvailabilityFile, Available, Diurnal, Slow, SlowSpells
 from tardygrad.runs.export import export
@@ -321,7 +322,7 @@ def test_hours_go_to_the_client_of_that_name(
 
 @pytest.mark.parametrize("name", ["0", "d"])
 def test_hours_of_a_client_that_the_task_does_not_have_are_refused(name: str) -> None:
-    available = spec.read(tuple[Available, ...], [{"client": name, "windows": [[0, 5]]}], "fleet.available")
+    available = conform(tuple[Available, ...], [{"client": name, "windows": [[0, 5]]}], "fleet.available", spec=True)
     fleet, task = replace(fleet_of(1.0, 2.0, 3.0), available=available), Named("a", "b", "c")
     with pytest.raises(tg.Invalid, match=f"that the task has, 'a', 'b', 'c', got those of '{name}'"):
         matched(fleet, task)  # type: ignore[arg-type]

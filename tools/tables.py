@@ -26,7 +26,8 @@ from tardygrad.core.method import Method
 from tardygrad.fleet import Fleet
 from tardygrad.methods.constructor import MethodSettings
 from tardygrad.runs import events
-from tardygrad.spec import kinds as spec
+from tardygrad.runs import kinds as spec
+from tardygrad.runs.settings import RunTable
 from tardygrad.spec.schema import described_keys
 
 ROOT = Path(__file__).parent.parent
@@ -101,7 +102,7 @@ def kinds(name: str) -> str:
 
 def keys(name: str) -> str:
     """What the keys of a table mean; a key that means several things has several rows."""
-    makes: dict[str, Make] = spec.KINDS.get(name, {"run": spec.RunTable})
+    makes: dict[str, Make] = spec.KINDS.get(name, {"run": RunTable})
     meanings: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for kind, make in makes.items():
         texts = described_keys(name, make)
@@ -119,7 +120,7 @@ def keys(name: str) -> str:
 
 def run() -> str:
     """The table [run]."""
-    texts, known = described(spec.RunTable), parameters(spec.RunTable)
+    texts, known = described_keys("run", RunTable), parameters(RunTable)
     rows = [(f"`{k}`", _shown(p) or "none", texts[k].rstrip(".")) for k, p in known.items()]
     return table(("key", "default", "meaning"), rows)
 

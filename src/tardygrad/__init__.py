@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the public names; these lines are read below, too
     from tardygrad import flower as flower
     from tardygrad import optim as optim
     from tardygrad import tasks as tasks
+    from tardygrad.constructors import make as make
     from tardygrad.core.algorithm import Server as Server
     from tardygrad.core.algorithm import work as work
     from tardygrad.core.hierarchy import serve as serve
@@ -86,7 +87,6 @@ if TYPE_CHECKING:  # the public names; these lines are read below, too
     from tardygrad.runs.loop import drive as drive
     from tardygrad.runs.loop import plan as plan
     from tardygrad.runs.progress import progress as progress
-    from tardygrad.runs.recipes import make as make
     from tardygrad.runs.replay import replay as replay
     from tardygrad.runs.resume import resume as resume
     from tardygrad.runs.run import Run as Run

@@ -245,9 +245,16 @@ def _with_call(result: Any, call: Make, names: Sequence[str], args: Sequence[Any
 
 def copied(value: Any) -> Any:
     """A copy of lists, dicts and tuples at any depth, so that what is done to it reaches no remembered call."""
+    try:
+        return _copied(value)
+    except RecursionError:
+        raise Invalid("an argument must not contain itself, or be nested so deeply that Python gives up.") from None
+
+
+def _copied(value: Any) -> Any:
     if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
-    return type(value)(map(copied, value)) if type(value) in (list, tuple) else value
+        return {key: _copied(item) for key, item in value.items()}
+    return type(value)(map(_copied, value)) if type(value) in (list, tuple) else value
 
 
 def call_seeded(function: Callable[..., R], given: Table) -> R:
@@ -260,6 +267,30 @@ def call_seeded(function: Callable[..., R], given: Table) -> R:
     number = given.get("seed")
     with seeded(streams.key(number if isinstance(number, int) else 0, "make")):
         return function(**copied(given))
+
+
+def make(function: Callable[..., R], /, **arguments: Any) -> R:
+    """Call a function of your own that makes a task, a method, a fleet or a pool, and remember the call.
+
+    The run's record then names the function and its arguments, so `tardygrad resume`, `replay`, `doctor` and `tail` can
+    make the object again, and reports know its settings. For that the function must be importable (not of the script
+    itself) and its arguments must be numbers, text, lists and tables.
+
+    Args:
+        function: the function or class.
+        arguments: its arguments.
+
+    >>> from tardygrad.methods.clip2 import clip2
+    >>> make(clip2, local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5).buffer
+    10
+    """
+    if not callable(function):
+        raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
+    component = remember(call_seeded(function, arguments), Call(function, copied(arguments)))
+    if call_of(component) is None:
+        rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
+        raise Invalid(f"{rule}, got a {type(component).__name__}, which cannot have attributes.")
+    return component
 
 
 @cache
@@ -438,13 +469,15 @@ def _fix(hint: Any, value: Any, where: str, *, spec: bool) -> str:
     """What to do about a value that a type does not take: the nearest word, or where the word belongs."""
     classes, options = classes_in(hint), members(hint)
     words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
-    if not spec:
-        return next((f" Use {make.__name__}(...)." for make in classes.values()), nearest(str(value), words))
-    for make in classes.values() if isinstance(value, str) else ():
+    if classes and not spec:
+        return f" Use {next(iter(classes.values())).__name__}(...)."
+    if not isinstance(value, str):
+        return ""
+    for make in classes.values():
         kind = parameters(make).get("kind")
         if kind and value in get_args(kind.annotation):
             return f" Write {where}.kind={value}."
-    return nearest(value, words or (classes if len(classes) > 1 else ())) if isinstance(value, str) else ""
+    return nearest(value, words or (classes if len(classes) > 1 else ()))
 
 
 # From a table to an object

@@ -139,7 +139,7 @@ def shown(value: object, *, toml: bool = False) -> str:
     try:
         return _SHORT.repr(value)
     except ValueError:  # Python writes no numbers of more than 4,300 digits
-        return f"a {type(value).__name__} that is too long to write"
+        return "a number that is too long to write"
 
 
 def is_number(value: object) -> bool:

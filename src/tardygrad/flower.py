@@ -30,13 +30,13 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, check_integer, check_number, type_and_first_line
 from tardygrad.own_code import check_trust
 from tardygrad.runs import run as runs
+from tardygrad.runs.kinds import TABLES
 from tardygrad.runs.record import Row, new_run_dir, read_spec
 from tardygrad.runs.resume import resume as resume_run
 from tardygrad.runs.settings import Settings
 from tardygrad.runs.summary import plural
 from tardygrad.runs.track import tracked
 from tardygrad.spec import spec as specs
-from tardygrad.spec.kinds import TABLES
 from tardygrad.spec.sources import read_source
 from tardygrad.tasks.trainer_task import SquaredMoves
 

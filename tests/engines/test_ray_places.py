@@ -18,13 +18,13 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import tardygrad as tg
-from tardygrad.constructors import call_of
+from tardygrad.constructors import call_of, make
 from tardygrad.engines import real_time
 from tardygrad.engines.ray import connection
 from tardygrad.engines.ray.payload import pickled
 from tardygrad.engines.ray.places import Places
 from tardygrad.runs.events import Arrival, Dispatch, Join, Resume, kind_of, read_events
-from tardygrad.runs.recipes import make, recipe_table
+from tardygrad.runs.tables import table_of_call
 from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
@@ -275,11 +275,11 @@ def test_a_task_says_where_its_clients_are_and_the_engines_setting_has_the_last_
 
 def test_places_are_recorded_by_the_texts_of_their_clients() -> None:
     pool = tg.RayPool(tg.tasks.quadratic(clients=5, dimension=4), METHOD, place={0: "x", "1": "y"})
-    assert recipe_table("engine", call_of(pool))["place"] == {"0": "x", "1": "y"}
+    assert table_of_call("engine", call_of(pool))["place"] == {"0": "x", "1": "y"}
     clients = {name: TensorDataset(torch.ones(2, 3), torch.ones(2, 3)) for name in ("1", "0", "c")}
     task = tg.TorchTask(LowRank, data=clients, loss=nn.functional.mse_loss)
     pool = tg.RayPool(task, METHOD, place={0: "x", "c": "y"})
-    recorded = recipe_table("engine", call_of(pool))["place"]
+    recorded = table_of_call("engine", call_of(pool))["place"]
     assert recorded == {"1": "x", "c": "y"}  # as text, 0 would be the second client
     again = Places(task, recorded)
     assert [again.of(client) for client in range(3)] == [pool.places.of(client) for client in range(3)]

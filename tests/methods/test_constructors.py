@@ -10,7 +10,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.constructors import described, parameters
 from tardygrad.methods.constructor import MethodSettings
-from tardygrad.spec.kinds import KINDS
+from tardygrad.runs.kinds import KINDS
 
 METHODS: dict[str, Any] = KINDS["method"]
 CLIP2: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 1.0, "buffer": 4, "local_steps": 2}

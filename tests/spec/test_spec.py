@@ -285,10 +285,3 @@ def test_an_error_of_a_constructor_is_reported_as_what_it_is(error: Exception, t
 
     with pytest.raises(tg.Invalid, match=text):
         call(make, {}, "task")
-
-
-def test_the_old_name_of_a_key_does_not_override_the_new_one() -> None:
-    old = spec.load("digits", ["engine.kind=ray", "engine.shards=2"])
-    assert old.engine.arguments["server_shards"] == 2
-    with pytest.raises(tg.Invalid, match="has no key `shards`"):
-        spec.load("digits", ["engine.kind=ray", "engine.shards=2", "engine.server_shards=3"])

@@ -18,7 +18,6 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import quoted
-from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import (
     EVENTS,
     Row,
@@ -30,10 +29,11 @@ from tardygrad.runs.record import (
     verify_lines,
 )
 from tardygrad.runs.resume import resume as resume_run
+from tardygrad.runs.settings import RunTable
 from tardygrad.runs.summary import MODEL, read_model, read_summary
+from tardygrad.runs.tables import why_no_spec
 from tardygrad.runs.track import check
 from tardygrad.spec import spec
-from tardygrad.spec.kinds import RunTable
 
 
 def run(options: commands.Run) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tardygrad.constructors import checked
-from tardygrad.errors import Invalid, is_number
+from tardygrad.errors import Invalid, is_number, shown
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def lift(name: str, value: float | Schedule, *, finite: bool = True) -> Schedule
     try:
         schedule = value if callable(value) else Constant(float(value))
     except OverflowError as error:
-        raise Invalid(f"`{name}` must fit in a float, got a number of {len(str(value))} digits.") from error
+        raise Invalid(f"`{name}` must fit in a float, got {shown(value)}.") from error
     try:
         first = schedule(1)
     except Exception as error:

@@ -14,8 +14,8 @@ from tardygrad.errors import Invalid
 from tardygrad.own_code import check_trust
 from tardygrad.runs.events import TailEstimate, tail_event
 from tardygrad.runs.history import History, read_history
-from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json, reading_record
+from tardygrad.runs.tables import why_no_spec
 from tardygrad.spec import spec
 from tardygrad.tail.probe import probe
 

@@ -19,8 +19,8 @@ from tardygrad.own_code import check_trust
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.history import History
 from tardygrad.runs.loop import trained_rounds
-from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import read_json
+from tardygrad.runs.tables import why_no_spec
 from tardygrad.spec import spec
 
 EVALUATIONS = 50  # of a trial, up to the time at which the run reached its last score

@@ -1,4 +1,4 @@
-"""The constructors for each `kind` of a spec's tables, and the keys they take."""
+"""The tables of a spec: the constructors for each `kind`, and the keys they take."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tardygrad.engines.ray.pool import RayPool
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.engines.threads import ThreadPool
 from tardygrad.fleet import AvailabilityFile, Diurnal, Fleet, Link
+from tardygrad.runs.settings import RunTable
 
 ENGINES: dict[str, type[Pool]] = {"sim": SimPool, "threads": ThreadPool, "ray": RayPool, "flower": FlowerPool}
 KINDS: dict[str, dict[str, Make]] = {
@@ -32,6 +33,7 @@ KINDS: dict[str, dict[str, Make]] = {
     "method": {name: make for name, make in sorted(vars(methods).items()) if callable(make)},
     "engine": {**ENGINES},
 }
+TABLES = (*KINDS, "run")
 FROM_OTHER_TABLES = ("task", "method", "fleet", "rounds", "grid")
 """Arguments of engines that are not keys of their table, because other tables or the app define them."""
 
@@ -59,6 +61,25 @@ def keys_of(table: str, make: Make) -> Parameters:
         others = fields | {key: _optional(key, kind) for key, (kind, _) in FLEET_KEYS.items()}
         known |= {key: parameter for key, parameter in others.items() if key not in known}
     return {key: parameter for key, parameter in known.items() if key not in FROM_OTHER_TABLES}
+
+
+def suggest_table(key: str, value: str) -> str:
+    """A hint for a key that was given without its table; empty if no table has it.
+
+    >>> suggest_table("rounds", "100")
+    'Write run.rounds=100.'
+    """
+    table, _, name = key.rpartition(".")
+    tables = [other for other, known in all_keys().items() if name in known and table in ("", other)]
+    return f"Write {' or '.join(f'{other}.{name}={value}' for other in tables)}." if tables else ""
+
+
+def all_keys() -> dict[str, list[str]]:
+    """Every key of every table, whatever its kind."""
+    known = {"run": list(parameters(RunTable))}
+    for table, kinds in KINDS.items():
+        known[table] = list(dict.fromkeys(key for make in kinds.values() for key in keys_of(table, make)))
+    return known
 
 
 def is_simulated(recorded: Mapping[str, Any]) -> bool | None:

@@ -16,11 +16,11 @@ from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.checks import start_again
 from tardygrad.runs.describe import check_ids
-from tardygrad.runs.recipes import check_objects
 from tardygrad.runs.record import EVENTS, End, read_spec, reading_record
 from tardygrad.runs.run import Run, simulated
 from tardygrad.runs.settings import NAMES, Settings, change_run, with_defaults
 from tardygrad.runs.summary import plural, read_summary
+from tardygrad.runs.tables import check_objects
 
 
 @checked

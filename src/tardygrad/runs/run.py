@@ -34,12 +34,12 @@ from tardygrad.runs.events import RecordedMessage, RunEvent
 from tardygrad.runs.loop import Event, drive
 from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.preconditions import check_run
-from tardygrad.runs.recipes import ready_method, spec_of
 from tardygrad.runs.record import EVENTS, End, Record, Row, replace, require_new
 from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
 from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
+from tardygrad.runs.tables import ready_method, spec_of
 from tardygrad.tail.updates import Updates
 
 

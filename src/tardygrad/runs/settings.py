@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 from tardygrad.errors import COUNTABLE, Invalid, check_integer, check_number
 from tardygrad.runs.directions import Directions
 
 MINIMUM = {"rounds": 1, "seed": 0, "evaluate_every": 0, "checkpoint_every": 1, "tail_every": 0, "evaluate_clients": 0}
 """The smallest allowed value of each integer setting."""
-
-DEFAULTS = {"seed": 0, "evaluate_every": 10, "checkpoint_every": 10, "tail_every": 0, "evaluate_clients": 0}
-"""The value of each integer setting that is not given."""
 
 NAMES = (*MINIMUM, "until", "lower_is_better", "higher_is_better")
 """The settings that a record holds."""
@@ -49,17 +47,51 @@ class Settings(TypedDict, total=False):
     higher_is_better: Sequence[str]
 
 
+TrackerName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTable:
+    """The table [run] of a spec: the settings of a run, but `out`, and what only a command needs.
+
+    Args:
+        threads: threads of torch; one is fastest for small models, and another number may change a run's bits.
+        track: experiment trackers that get every round.
+    """
+
+    rounds: int | None = None
+    until: float | None = None
+    seed: int = 0
+    evaluate_every: int = 10
+    checkpoint_every: int = 10
+    evaluate_clients: int = 0
+    tail_every: int = 0
+    lower_is_better: tuple[str, ...] = ()
+    higher_is_better: tuple[str, ...] = ()
+    threads: int = 1
+    track: tuple[TrackerName, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_settings(vars(self))
+        check_integer("threads", self.threads, most=1024)
+
+    def settings(self) -> Settings:
+        """The settings for `tardygrad.begin`."""
+        return cast(Settings, {name: getattr(self, name) for name in NAMES})
+
+
 def with_defaults(settings: Settings) -> Settings:
     """Add the defaults to the settings of a run; raise `Invalid` if one is wrong or missing."""
-    full: dict[str, Any] = {"rounds": None, "until": None, **DEFAULTS, **settings}
+    given: dict[str, Any] = {**settings}
+    out = given.pop("out", None)
     for name in Directions._fields:
-        full[name] = (full[name],) if isinstance(full.get(name), str) else tuple(full.get(name, ()))
-    check_settings(full)
-    if full.get("out") == "":
+        given[name] = (given[name],) if isinstance(given.get(name), str) else tuple(given.get(name, ()))
+    full = RunTable(**given).settings()
+    if out == "":
         raise Invalid("`out` must be a directory, got ''. Use out='.' for the current one, or leave it out.")
-    if isinstance(full.get("out"), str | Path):
-        full["out"] = Path(full["out"]).absolute()  # the user's code may change the current directory
-    return cast(Settings, full)
+    if "out" in settings:
+        full["out"] = None if out is None else Path(out).absolute()  # own code may change the current directory
+    return full
 
 
 def check_settings(settings: dict[str, Any]) -> None:

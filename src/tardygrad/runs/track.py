@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 from tardygrad.errors import Invalid, nearest
@@ -163,7 +163,6 @@ class Mlflow:
         self.client.set_terminated(self.id, ends.get(summary["status"], "FAILED"))
 
 
-TrackerName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 TRACKERS: dict[str, Callable[[Path, Row], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": Wandb,

@@ -1,4 +1,4 @@
-"""The JSON schema of specs, for editors: by the rules of constructors/signature.py."""
+"""The JSON schema of specs, for editors: by the types that constructors.py reads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tardygrad.constructors import Make, Parameters, classes_in, described, is_p
 from tardygrad.core.method import Method
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
-from tardygrad.runs.kinds import FLEET_KEYS
-from tardygrad.spec.kinds import KINDS, RunTable, keys_of
+from tardygrad.runs.kinds import FLEET_KEYS, KINDS, keys_of
+from tardygrad.runs.settings import RunTable, Settings
 
 Schema = dict[str, Any]
 
@@ -34,7 +34,7 @@ _SCHEMAS: dict[Any, Schema] = {
 def schema() -> Schema:
     """The schema of a whole spec."""
     tables = {name: _kinds(name) for name in KINDS}
-    tables["run"] = _object(parameters(RunTable), described(RunTable))
+    tables["run"] = _object(parameters(RunTable), described_keys("run", RunTable))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A spec of tardygrad",
@@ -47,7 +47,7 @@ def schema() -> Schema:
 
 def described_keys(table: str, make: Make) -> dict[str, str]:
     """What each key of a table means."""
-    common = {"method": described(Method), "fleet": described(Fleet)}.get(table, {})
+    common = described({"method": Method, "fleet": Fleet, "run": Settings}.get(table, make))
     for key, (kind, _) in FLEET_KEYS.items() if table == "fleet" else ():
         common[key] = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
     return common | described(make)

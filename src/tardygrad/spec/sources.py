@@ -11,8 +11,8 @@ from pathlib import Path
 from tardygrad.constructors import Table
 from tardygrad.errors import Invalid, nearest, shown
 from tardygrad.runs.checks import without_check
-from tardygrad.runs.recipes import anchor, why_no_spec
-from tardygrad.spec.kinds import KINDS
+from tardygrad.runs.kinds import KINDS
+from tardygrad.runs.tables import anchor, why_no_spec
 
 
 def read_source(source: str | Path) -> tuple[str, Table, bool]:

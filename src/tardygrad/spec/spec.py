@@ -2,7 +2,7 @@
 
 A spec is TOML (or JSON) with the tables [task] [fleet] [method] [engine] [run]. A table's `kind` names a constructor of
 `KINDS`; its other keys are that constructor's own keyword arguments, with the types and defaults of its signature (see
-signature.py). `clients` may be given in [task] or in [fleet], and applies to both.
+constructors.py). `clients` may be given in [task] or in [fleet], and applies to both.
 
 Overrides: `method.lr=0.1` sets a key, `method.clip=` removes it; a name with a dot is in quotes.
 
@@ -12,11 +12,11 @@ Errors are `Invalid`, in one or two sentences: the rule, the value, the fix.
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,12 +41,17 @@ from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Invalid, check_integer, nearest, shown
 from tardygrad.fleet import AvailabilityFile, Fleet
 from tardygrad.own_code import check_cluster, check_trust
-from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES
+from tardygrad.runs.kinds import ENGINES, FLEET_KEYS, FROM_OTHER_TABLES, KINDS, TABLES, keys_of, suggest_table
 from tardygrad.runs.memory import Memory, Meter
-from tardygrad.spec.kinds import KINDS, TABLES, RunTable, keys_of, suggest_table
+from tardygrad.runs.settings import RunTable
+from tardygrad.runs.tables import make_fleet
 from tardygrad.spec.sources import anchor_task, read_source
 
 T = TypeVar("T")
+
+DEEPEST = 30  # levels of tables and lists in a spec
+NAMES = re.compile(r"fleet\.(ids\[\d+\]|groups\[\d+\]\.name)")
+"""Keys with names from files of others, which may have any characters; all that is printed or drawn is cleaned."""
 
 
 class SpecTable(NamedTuple):
@@ -160,13 +165,16 @@ def load(
     >>> print(load("quadratic", ["method.buffer=3"]).build().method)
     Clip² (client-centric, M=3, K=5, downplayed)
     """
-    name, tables, recorded = (
-        ("spec", deepcopy(dict(source)), False) if isinstance(source, Mapping) else read_source(source)
-    )
+    if isinstance(source, Mapping):
+        check_plain(source)
+        name, tables, recorded = "spec", deepcopy(dict(source)), False
+    else:
+        name, tables, recorded = read_source(source)
     typed = []
     for text in overrides:
         override(tables, text)
         typed.append(text.partition("=")[0].strip())
+    check_plain(tables)
     anchor_task(tables, Path())
     if recorded and not trust:
         check_trust(tables, str(source))
@@ -185,6 +193,7 @@ def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False,
         trust: whether to import the functions that it names.
         typed: the keys that overrides set, for error messages.
     """
+    check_plain(tables)
     if not trust:
         check_trust(tables, name)
     for key, table in tables.items():
@@ -193,8 +202,6 @@ def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False,
         if not isinstance(table, dict):
             raise Invalid(f"[{key}] must be a table, got {shown(table)}.")
     given = {"kind": "sim"} | tables.get("engine", {})
-    if given["kind"] == "ray" and "shards" in given and "server_shards" not in given:  # the name in earlier records
-        given["server_shards"] = given.pop("shards")
     engine = _checked("engine", given, typed)
     timed = parameters(engine.make).get("fleet")
     optional = {"engine"} | ({"fleet"} if timed is None or timed.default is None else set())
@@ -204,6 +211,20 @@ def parse(tables: Mapping[str, Any], name: str = "spec", *, trust: bool = False,
     task, fleet = _same_clients(tables["task"], tables.get("fleet"), typed)
     run = construct(RunTable, tables["run"], "run")
     return Spec(name, task, fleet, _checked("method", tables["method"], typed), engine, run)
+
+
+def check_plain(value: Any, where: str = "", depth: int = 0) -> None:
+    """Raise `Invalid` if tables are nested without end, or have text or numbers that cannot be written in a line."""
+    if depth > DEEPEST:
+        raise Invalid(f"a spec has at most {DEEPEST} levels of tables and lists, got more in `{where[:40]}…`.")
+    if isinstance(value, str) and not value.isprintable() and not NAMES.fullmatch(where):
+        raise Invalid(f"`{where}` must be printable text, got {value!a}.")
+    if isinstance(value, int) and value.bit_length() > 1024:
+        raise Invalid(f"`{where}` must be a number of at most 300 digits, got {shown(value)}.")
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in items:
+        place = f"{where}[{key}]" if not isinstance(value, Mapping) else f"{where}.{key}" if where else str(key)
+        check_plain(item, place, depth + 1)
 
 
 def with_tables(method: Method, task: Task, tables: Mapping[str, Any]) -> Built:
@@ -308,11 +329,10 @@ def _same_clients(task: Table, fleet: Table | None, typed: Collection[str]) -> t
     return _checked("task", task, typed), checked
 
 
-def _made(table: SpecTable, where: str, wanted: type[T], given: Table | None = None) -> T:
+def _made(table: SpecTable, where: str, wanted: type[T]) -> T:
     """Call a table's constructor, and check what it returns."""
-    given = table.arguments if given is None else given
-    built = _checked_kind(call(table.make, given, where), table, where, wanted)
-    return remember(built, Call(table.make, given))
+    built = _checked_kind(call(table.make, table.arguments, where), table, where, wanted)
+    return remember(built, Call(table.make, table.arguments))
 
 
 def _checked_kind(built: object, table: SpecTable, where: str, wanted: type[T]) -> T:
@@ -323,15 +343,4 @@ def _checked_kind(built: object, table: SpecTable, where: str, wanted: type[T]) 
 
 
 def _fleet(table: SpecTable) -> Fleet:
-    own = {name: value for name, value in table.arguments.items() if name in parameters(table.make)}
-    changes = {name: value for name, value in table.arguments.items() if name not in own}
-    extras = {name: changes.pop(name, None) for name in FLEET_KEYS}
-    fields = parameters(Fleet)
-    changes = {
-        name: value for name, value in changes.items() if value != fields[name].default
-    }  # keep those of the kind
-    fleet: Fleet = call(partial(replace, _made(table, "fleet", Fleet, own)), changes, "fleet")
-    for name, value in extras.items():
-        if value is not None:
-            fleet = call(partial(FLEET_KEYS[name][1], fleet, value), {}, "fleet")
-    return fleet
+    return make_fleet(table.make, table.arguments)

@@ -20,9 +20,9 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.errors import Invalid, check_choice, check_integer, check_number, is_number, nearest, shown
 from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs.directions import Directions
+from tardygrad.runs.kinds import suggest_table
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
-from tardygrad.spec.kinds import suggest_table
 from tardygrad.spec.sources import anchor_task, read_source, shipped
 from tardygrad.spec.spec import Spec, load, override, parse
 from tardygrad.spec.toml import inline

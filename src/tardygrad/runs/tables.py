@@ -1,20 +1,22 @@
-"""Objects that remember how they were made, and the spec of a run in Python from the recipes of its objects."""
+"""The tables of a run's objects: what its record says of them, and whether others are the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from tardygrad.constructors import (
     Call,
+    Make,
     arguments,
+    call,
     call_of,
-    call_seeded,
-    copied,
+    choose,
     parameters,
     remember,
     written_arguments,
@@ -31,34 +33,7 @@ from tardygrad.own_code import is_own, names
 from tardygrad.runs.kinds import FLEET_KEYS, FROM_OTHER_TABLES, KINDS, keys_of
 from tardygrad.runs.record import Row, to_json_value
 
-R = TypeVar("R")
-
 DESCRIPTION = 120  # most characters of an object that is only described
-
-
-def make(function: Callable[..., R], /, **arguments: Any) -> R:
-    """Call a function of your own that makes a task, a method, a fleet or a pool, and remember the call.
-
-    The run's record then names the function and its arguments, so `tardygrad resume`, `replay`, `doctor` and `tail` can
-    make the object again, and reports know its settings. For that the function must be importable (not of the script
-    itself) and its arguments must be numbers, text, lists and tables.
-
-    Args:
-        function: the function or class.
-        arguments: its arguments.
-
-    >>> from tardygrad.methods.clip2 import clip2
-    >>> make(clip2, local_lr=0.01, local_clip=0.5, lr=0.1, clip=1.0, buffer=10, local_steps=5).buffer
-    10
-    """
-    if not callable(function):
-        raise Invalid(f"`make` needs a function and its arguments, got {function!r}. Use make(function, key=value).")
-    recipe = Call(function, copied(arguments))
-    component = remember(call_seeded(function, arguments), recipe)
-    if call_of(component) is None:
-        rule = "`make` needs a function that returns a task, a method, a fleet or a pool"
-        raise Invalid(f"{rule}, got a {type(component).__name__}, which cannot have attributes.")
-    return component
 
 
 def spec_of(method: Method, task: Task, pool: Pool, run: Row) -> Row:
@@ -91,7 +66,7 @@ def ready_method(method: Method) -> Row | None:
     while recipe is not None and recipe.function not in KINDS["method"].values():
         recipe = recipe.inner
     try:
-        return None if recipe is None or recipe is call_of(method) else recipe_table("method", recipe)
+        return None if recipe is None or recipe is call_of(method) else table_of_call("method", recipe)
     except Invalid:
         return None
 
@@ -120,19 +95,29 @@ def _expanded_fleet(table: Row, task: Task) -> Row:
     """
     if any(names(table)):
         return {}
-    try:
-        make = KINDS["fleet"][table["kind"]]
-        given = arguments(keys_of("fleet", make), {key: table[key] for key in table if key != "kind"}, "fleet")
-        extras = {key: given.pop(key, None) for key in FLEET_KEYS}
-        fleet = make(**{key: given.pop(key) for key in parameters(make)})
-        fields = parameters(Fleet)
-        fleet = replace(fleet, **{key: value for key, value in given.items() if value != fields[key].default})
-        for key, value in extras.items():
-            fleet = fleet if value is None else FLEET_KEYS[key][1](fleet, value)
+    with suppress(Invalid):
+        _, make, rest = choose(KINDS["fleet"], table, "fleet")
+        fleet = make_fleet(make, arguments(keys_of("fleet", make), rest, "fleet"))
         expanded: Row = to_json_value(_table_of("fleet", matched(fleet, task)))
-    except Invalid:
-        return {}
-    return expanded
+        return expanded
+    return {}
+
+
+def make_fleet(make: Make, given: Row) -> Fleet:
+    """The fleet of a table [fleet]: that of its kind, changed by the keys that every kind takes."""
+    own = {name: value for name, value in given.items() if name in parameters(make)}
+    fleet: Fleet = call(make, own, "fleet")
+    if not isinstance(fleet, Fleet):
+        raise Invalid(f"`fleet.kind` must be a function that returns a Fleet, got a {type(fleet).__name__}.")
+    made_by = call_of(fleet)  # None of a trace: a record needs no other file
+    fields = {name: each for name, each in parameters(Fleet).items() if name in given and name not in own}
+    changes = {name: given[name] for name, each in fields.items() if given[name] != each.default}  # others: of the kind
+    fleet = call(partial(replace, fleet), changes, "fleet")
+    for name, (_, change) in FLEET_KEYS.items():
+        if given.get(name) is not None:
+            fleet = call(partial(change, fleet, given[name]), {}, "fleet")
+    known = made_by is not None and made_by.function == make and given.get("availability") is None
+    return remember(fleet, Call(make, given) if known else None)
 
 
 def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | None:
@@ -150,11 +135,11 @@ def _difference(was: Any, now: Any, key: str = "") -> tuple[str, Any, Any] | Non
 def _table_of(name: str, component: object) -> Row:
     """The table of an object; a fleet without a recipe is written field by field."""
     try:
-        return recipe_table(name, call_of(component))
+        return table_of_call(name, call_of(component))
     except Invalid:
         if not isinstance(component, Fleet):
             raise
-    return recipe_table(name, Call(Fleet, {key: getattr(component, key) for key in parameters(Fleet)}))
+    return table_of_call(name, Call(Fleet, {key: getattr(component, key) for key in parameters(Fleet)}))
 
 
 def why_no_spec(recorded: Row) -> str:
@@ -171,7 +156,7 @@ def why_no_spec(recorded: Row) -> str:
     return f"was started in Python, and {'; '.join(map(str, reasons))}. {fix}"
 
 
-def recipe_table(table: str, recipe: Call | None) -> Row:
+def table_of_call(table: str, recipe: Call | None) -> Row:
     """The table of a spec that makes an object again.
 
     Raises:

@@ -105,10 +105,9 @@ def _checked_arguments(make: Make, args: Sequence[Any], kwargs: Table) -> tuple[
     """The arguments of a call, checked."""
     name, known, by_position, required = _called(make)
     if len(args) > len(by_position):
-        extra, named = args[len(by_position)], [key for key in known if key not in by_position]
-        if not named:
-            raise Invalid(f"{name} has no argument after `{[*known][-1]}`, got {extra!r}.")
-        raise Invalid(f"{name} takes its settings by name, got {extra!r}. Use {name}({named[0]}=..., ...).")
+        named = [f"{key}=..." for key in known if key not in by_position]
+        fix = f"takes its settings by name, such as {named[0]}" if named else f"has no argument after `{[*known][-1]}`"
+        raise Invalid(f"{name} {fix}, got {args[len(by_position)]!r}.")
     for key in kwargs:
         if key not in known:
             fix = nearest(key, known) or f" Its arguments are {', '.join(known)}."
@@ -136,10 +135,9 @@ def _called(make: Make) -> tuple[str, dict[str, Any], list[str], list[str]]:
 
 
 def _hints(make: Make) -> dict[str, Any]:
+    function = inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make
     try:
-        return get_type_hints(
-            inspect.getattr_static(make, "__init__") if inspect.isclass(make) else make, include_extras=True
-        )
+        return get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError):  # such as names that are imported for type checkers only
         return {}
 
@@ -367,7 +365,8 @@ def _is(option: Any, value: Any, *, spec: bool) -> bool:
     """
     origin = get_origin(option)
     if option is float:
-        return is_number(value) and not (spec and math.isnan(value)) and _fits(value)
+        large = isinstance(value, int) and abs(value) > sys.float_info.max  # which no float can hold
+        return is_number(value) and not large and not (spec and math.isnan(value))
     if option in (int, str):
         return isinstance(value, int if option is int else str | PathLike) and not isinstance(value, bool)
     if origin is Literal:
@@ -391,14 +390,6 @@ def _iterates(value: Any) -> bool:
     """Whether a value has items; an array without dimensions has the method for it, and none."""
     with suppress(TypeError):
         iter(value)
-        return True
-    return False
-
-
-def _fits(number: Any) -> bool:
-    """Whether a float can hold a number."""
-    with suppress(OverflowError):
-        float(number)
         return True
     return False
 
@@ -566,7 +557,7 @@ def written(hint: Any, value: Any, where: str) -> Any:
         kind = {"kind": type(value).__name__.lower()} if type(value) in options and len(classes) > 1 else {}
         return kind | _written_fields(value)
     if any(is_protocol(option) and _is(option, value, spec=False) for option in options):
-        return _written_own(value, where)
+        return _written_object(value, where)
     if isinstance(value, tuple | list):
         hints = next(
             (item_hints(each, len(value)) for each in options if get_origin(each) is tuple), [Any] * len(value)
@@ -589,14 +580,7 @@ def written(hint: Any, value: Any, where: str) -> Any:
     raise Invalid(f"its argument `{where}` is of type {type(value).__name__}, which JSON cannot hold")
 
 
-def _written_fields(value: Any) -> Table:
-    """The arguments of a dataclass, which are its fields."""
-    make: Make = type(value)
-    known = parameters(make)
-    return written_arguments(known, {key: getattr(value, key, _UNKNOWN) for key in known})
-
-
-def _written_own(value: Any, where: str) -> Table:
+def _written_object(value: Any, where: str) -> Table:
     """The table of an object of a class of your own: a dataclass, or one that was made by `make`."""
     if found := call_of(value):
         return found.table()
@@ -604,6 +588,13 @@ def _written_own(value: Any, where: str) -> Table:
         return {"kind": Call(type(value), {}).name, **_written_fields(value)}
     fix = "make it a dataclass, or make it by tardygrad.make"
     raise Invalid(f"its argument `{where}` is a {type(value).__name__}, and nothing says how it was made: {fix}")
+
+
+def _written_fields(value: Any) -> Table:
+    """The arguments of a dataclass, which are its fields."""
+    make: Make = type(value)
+    known = parameters(make)
+    return written_arguments(known, {key: getattr(value, key, _UNKNOWN) for key in known})
 
 
 def is_unicode(text: str) -> bool:

@@ -39,7 +39,7 @@ def test_missing_settings_are_named() -> None:
 
 
 def test_settings_are_given_by_name() -> None:
-    assert refusal(tg.clip2, 0.1) == "clip2 takes its settings by name, got 0.1. Use clip2(local_lr=..., ...)."
+    assert refusal(tg.clip2, 0.1) == "clip2 takes its settings by name, such as local_lr=..., got 0.1."
 
 
 @pytest.mark.parametrize("kind", METHODS)

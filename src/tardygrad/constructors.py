@@ -374,7 +374,10 @@ def _is(option: Any, value: Any, *, spec: bool) -> bool:
     if origin in (list, dict, Mapping):
         return isinstance(value, origin)
     if origin in (Sequence, Iterable):
-        return _iterates(value) and not isinstance(value, str | Mapping)
+        with suppress(TypeError):
+            iter(value)  # an array without dimensions has the method for it, and no items
+            return not isinstance(value, str | Mapping)
+        return False
     if is_protocol(option):
         if not option._is_runtime_protocol or any(isinstance(member, property) for member in vars(option).values()):
             return not isinstance(value, bool | int | float | str | None)  # to look for properties may compute them
@@ -384,14 +387,6 @@ def _is(option: Any, value: Any, *, spec: bool) -> bool:
     if spec and (classes := classes_in(option)):
         return type(value) in classes.values()
     return origin is not tuple
-
-
-def _iterates(value: Any) -> bool:
-    """Whether a value has items; an array without dimensions has the method for it, and none."""
-    with suppress(TypeError):
-        iter(value)
-        return True
-    return False
 
 
 def is_protocol(option: Any) -> bool:

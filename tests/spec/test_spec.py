@@ -194,7 +194,7 @@ def test_threads_need_no_fleet(tmp_path: Path) -> None:
     path.write_text(SMALL.replace('[fleet]\nkind = "paper"', '[engine]\nkind = "threads"\nworkers = 3'))
     loaded = spec.load(path)
     built = loaded.build()
-    assert (built.fleet, loaded.resolved()["engine"]) == (None, {"kind": "threads", "workers": 3})
+    assert (built.fleet, loaded.resolved()["engine"]) == (None, {"kind": "threads", "workers": 3, "second": 0.0})
     with built.pool() as pool:
         assert isinstance(pool, tg.ThreadPool)
 

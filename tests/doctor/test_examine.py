@@ -435,7 +435,7 @@ def test_a_max_delay_that_helps_against_delays_is_a_trade_off(tmp_path: Path) ->
     found = next(one for one in seen.findings if one.cause == "refusals")
     assert (found.severity, found.overrides) == ("warning", ())
     assert (found.advice or "").endswith("or none if the learning rate stands their delays")
-    assert "mean delay 1.88 → 5." in (found.expected or "")
+    assert "mean delay 1.83 → 5." in (found.expected or "")
 
 
 def test_clients_that_differ_are_told_how_to_measure_other_modes(tmp_path: Path) -> None:

@@ -150,10 +150,7 @@ def _facts(
         "sync": _row(sync) if sync else None,
         "current": _row(ranking.current),
         "settings": [_row(setting) for setting in ranking.settings],
-        "fit": [
-            client._asdict() | {"runtime": {"kind": type(client.runtime).__name__.lower(), **vars(client.runtime)}}
-            for client in fitted.clients
-        ]
+        "fit": [client._asdict() | {"runtime": {"kind": "trace", **vars(client.runtime)}} for client in fitted.clients]
         if fitted
         else None,
     }
@@ -222,13 +219,12 @@ def _show_fit(fitted: FittedFleet) -> None:
     rows = []
     for name in dict.fromkeys(client.name for client in fitted.clients):
         clients = [client for client in fitted.clients if client.name == name]
-        kinds = Counter(type(client.runtime).__name__.lower() for client in clients)
         sources = Counter(str(client.source) for client in clients)
         shares = [client.lost for client in clients if client.lost]
         lost = f"{plural(len(shares), 'client')}, {max(shares):.1%} of jobs at most" if shares else "none"
         jobs = str(sum(client.jobs for client in clients))
-        rows.append((printable(name, 40), str(len(clients)), jobs, _range(clients), _many(kinds), _many(sources), lost))
-    show_table(("class", "clients>", "jobs>", "median s>", "runtime", "from", "lost"), rows)
+        rows.append((printable(name, 40), str(len(clients)), jobs, _range(clients), _many(sources), lost))
+    show_table(("class", "clients>", "jobs>", "median s>", "from", "lost"), rows)
 
 
 def _range(those: Sequence[ClientFit]) -> str:

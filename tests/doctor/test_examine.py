@@ -127,15 +127,6 @@ def test_steps_that_are_too_small_are_told_to_grow_and_then_are_faster(
     assert "times as fast" in str(tried)
 
 
-def test_a_method_that_is_not_clip2_without_its_clip_is_not_called_sgdclip(tmp_path: Path) -> None:
-    how = {"kind": "tailopt", "lr": 0.5, "local_clip": 1.0, "clip": 50.0}
-    seen = examine(_run(tmp_path / "run", planted(how, rounds=30)))
-    found = next(one for one in seen.findings if one.cause == "outer clip")
-    assert "never binds" in found.says
-    assert "SGDClip" not in found.says
-    assert "sgdclip" not in (found.advice or "")
-
-
 def planted(method: dict[str, object], *, slow: float = 2.0, rounds: int = 150, clients: int = 16) -> spec.Table:
     """The spec of a quadratic without noise, with clients around 2 s; the last may be slow."""
     laws = [{"kind": "lognormal", "median": 2.0, "sigma": 0.3}, {"kind": "lognormal", "median": slow, "sigma": 0.2}]
@@ -145,12 +136,6 @@ def planted(method: dict[str, object], *, slow: float = 2.0, rounds: int = 150, 
     task = {"kind": "quadratic", "clients": clients, "dimension": 20}
     run = {"rounds": rounds, "evaluate_every": 0, "checkpoint_every": 10_000}
     return {"task": task, "fleet": {"kind": "groups", "groups": groups}, "method": how, "run": run}
-
-
-def test_clients_that_are_always_too_stale_are_told_as_refused(tmp_path: Path) -> None:
-    path = record(tmp_path / "run", clip2(buffer=1, max_delay=20), fleet(slow=10.0), rounds=250)
-    silent = next(one for one in examine(path).findings if one.cause == "starvation")
-    assert "1 of 12 clients never contributed: client 11 (far) refused." in silent.says
 
 
 def test_a_clear_probe_is_what_the_delays_are_held_against(tmp_path: Path) -> None:
@@ -219,15 +204,6 @@ def test_a_check_that_needs_a_spec_is_not_said_to_be_made_without_one(tmp_path: 
     assert "outer clip" in python.checks
     assert "local clip" not in python.checks
     assert "local clip" in examine(made_up(tmp_path / "spec")).checks
-
-
-def test_what_was_noted_is_not_said_to_be_clean(tmp_path: Path) -> None:
-    seen = examine(record(tmp_path / "run", clip2(), fleet().crash(client=3, at=5.0, back=9.0), noise=NOISE))
-    assert seen.healthy
-    assert "lost clients" in causes(seen)
-    assert "lost clients" in seen.checks
-    assert "lost clients" not in seen.clean
-    assert "divergence" in seen.clean
 
 
 def test_a_rate_that_diverges_is_named_first(tmp_path: Path) -> None:
@@ -447,20 +423,6 @@ def test_clients_that_differ_are_told_how_to_measure_other_modes(tmp_path: Path)
     assert (found.overrides, "tardygrad sweep " in (found.advice or "")) == ((), True)
 
 
-def test_the_rate_that_is_advised_does_not_diverge(tmp_path: Path) -> None:
-    tables = spec.load("quadratic", ["task.noise=", "method.kind=sgdclip", "method.clip=", "method.mode=sync"])
-    wild = {"method": tables.resolved()["method"] | {"lr": 8.0, "local_clip": "inf", "downplay": False}}
-    path = _run(tmp_path / "run", tables.resolved() | wild | {"run": {"rounds": 60}})
-    first = examine(path).findings[0]
-    assert first.cause == "divergence"
-    (change,) = first.overrides
-    local_lr = float(change.removeprefix("method.local_lr="))
-    assert local_lr < wild["method"]["local_lr"]
-    calm = {"method": wild["method"] | {"local_lr": local_lr}}
-    seen = examine(_run(tmp_path / "calm", tables.resolved() | calm | {"run": {"rounds": 60}}))
-    assert "divergence" not in causes(seen)
-
-
 def _run(path: Path, tables: spec.Table) -> Path:
     """Run a spec, as the command line does."""
     asked = spec.parse(tables)
@@ -473,13 +435,6 @@ def _run(path: Path, tables: spec.Table) -> Path:
         except (tg.Diverged, tg.Starved):
             pass
     return path
-
-
-def test_delays_of_a_downplayed_run_are_held_against_its_own_theorem(tmp_path: Path) -> None:
-    seen = examine(record(tmp_path / "run", clip2(buffer=1, downplay=True), fleet(slow=30.0), rounds=600))
-    assert "delays" not in causes(seen, "severe")
-    for one in seen.findings:
-        assert one.cause != "delays" or "Theorem 2" in one.says
 
 
 def test_delays_of_a_method_without_a_theorem_are_held_against_another_and_never_severe(tmp_path: Path) -> None:
@@ -523,6 +478,12 @@ def test_losses_are_noted(tmp_path: Path) -> None:
     crashed = fleet().crash(client=3, at=5.0, back=9.0)
     seen = examine(record(tmp_path / "run", clip2(), crashed, noise=NOISE))
     lost = next(one for one in seen.findings if one.cause == "lost clients")
+    assert seen.healthy
+    assert ("lost clients" in seen.checks, "lost clients" in seen.clean, "divergence" in seen.clean) == (
+        True,
+        False,
+        True,
+    )
     assert (lost.severity, lost.numbers) == ("note", {"clients": {3: 1}, "share": pytest.approx(1 / 600, rel=0.2)})
 
 
@@ -532,12 +493,6 @@ def test_a_sync_run_has_no_delays_and_is_told_what_waiting_costs(tmp_path: Path)
     idle = next(one for one in seen.findings if one.cause == "idle")
     assert (idle.severity, idle.overrides[0].startswith("method.mode=")) == ("warning", True)
     assert " s per round, mean delay 1 → " in (idle.expected or "")
-
-
-def test_a_single_client_can_be_examined(tmp_path: Path) -> None:
-    seen = examine(record(tmp_path / "run", clip2(buffer=1), fleet(1), noise=NOISE))
-    assert causes(seen, "severe") == []
-    assert seen.rounds == 100
 
 
 def test_work_that_hardly_counts_is_found(tmp_path: Path) -> None:
@@ -625,28 +580,10 @@ def advance(**facts: Any) -> str:
     "line",
     [
         '{"event":"dispatch","time":1,"client":99,"serial":0,"round":0}',
-        '{"event":"dispatch","time":1,"client":-1,"serial":0,"round":0}',
         '{"event":"arrival","time":1,"client":0,"serial":0,"round":0,"delay":1,"steps":"many","loss":1}',
         '{"event":"arrival","time":"soon","client":0,"serial":0,"round":0,"delay":1,"steps":1,"loss":1}',
-        '{"event":"arrival","time":1,"client":0,"serial":0}',
         advance(clients=[], delays=[], norms=[]),
         advance(delays=[0, 1]),
-        advance(clients=[0], delays=[1], norms=[1]),
-        advance(delays=[1]),
-        advance(clients=[0, 77]),
-        advance(norms=["x", 1]),
-        '{"event":"join","time":1e101,"client":0,"round":0}',
-        f'{{"event":"join","time":{10**101},"client":0,"round":0}}',
-        '{"event":"join","time":1e308,"client":0,"round":0}',
-        '{"event":"join","time":-1,"client":0,"round":0}',
-        advance(delays=[1, 99]),
-        advance(norms=[1e308, 1e308]),
-        advance(local_clipped=1e308),
-        advance(clipped=-1),
-        '{"event":"dispatch","time":9e9,"client":0,"serial":9,"round":0}\n'
-        '{"event":"arrival","time":1,"client":0,"serial":9,"round":0,"delay":1,"steps":1,"loss":1}',
-        '{"time":1}',
-        "[1, 2]",
         "nonsense",
     ],
 )
@@ -670,7 +607,6 @@ def test_records_that_were_killed_or_are_of_other_versions_are_read(tmp_path: Pa
     torn = examine(made_up(tmp_path / "torn", torn=True))
     assert (torn.status, torn.rounds) == ("not ended", 12)
     assert examine(made_up(tmp_path / "python", spec=None)).rounds == 12
-    assert examine(made_up(tmp_path / "bare", spec=None, classes=None, label=None, parameters=None)).rounds == 12
 
 
 def test_findings_come_in_order() -> None:

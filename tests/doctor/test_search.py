@@ -66,11 +66,6 @@ def test_a_simulation_is_bounded_however_long_the_run() -> None:
     assert updates_to_simulate(fleet(slow=1e9)) == UPDATES[1]
 
 
-def test_a_window_that_never_ends_has_no_period() -> None:
-    always = TWO.during([(0, math.inf)], client=0)
-    assert run_clock(clip2(buffer=1), always, rounds=5) == run_clock(clip2(buffer=1), TWO, rounds=5)
-
-
 def test_a_simulation_that_is_cut_short_covers_whole_days_of_a_fleet_that_sleeps() -> None:
     """Twelve clients of about 1 s that are awake for the first 500 of 1,000 s, in which they send 6,000 updates."""
     day = fleet().diurnal(period=1000, awake=0.5, spread=0)
@@ -92,11 +87,6 @@ def test_every_setting_is_a_method_and_none_is_tried_twice(clients: int) -> None
     assert len(sizes(clients, 1)) <= 13
     assert all(one.dispatch == "random" for one in found[1:] if one.concurrency)
     assert all(one.mode != "server" or not one.concurrency or one.concurrency >= one.buffer for one in found)
-
-
-def test_a_sync_method_is_not_tried_again_as_such() -> None:
-    found = settings(clip2(mode="sync", buffer=6, concurrency=6), 12)
-    assert [one.buffer for one in found if one.mode == "sync"].count(6) == 1
 
 
 def test_no_server_centric_setting_repeats_another_mode() -> None:

@@ -209,4 +209,4 @@ def test_what_has_no_model_is_named(tardygrad: Command, options: tuple[str, ...]
     code, _, err = tardygrad("export", *options)
     assert (code, err.startswith(f"error: {complaint}")) == (2, True)
     Path("here/model.safetensors").unlink()
-    assert "--hf needs a finished run" in tardygrad("export", "here", "--hf", "there").err
+    assert "--hf needs a run that has ended" in tardygrad("export", "here", "--hf", "there").err

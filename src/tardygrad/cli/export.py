@@ -6,15 +6,14 @@ from pathlib import Path
 
 from tardygrad.cli import commands
 from tardygrad.cli.output import show, show_json, waiting
-from tardygrad.cli.run import final_vectors, recorded_spec, run_dir
+from tardygrad.cli.run import ended_run, final_vectors, recorded_spec, run_dir
 from tardygrad.cli.session import build
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.report.discover import find
 from tardygrad.runs import export as exports
-from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.model_card import training_facts
-from tardygrad.runs.record import read_spec, reading_record
+from tardygrad.runs.record import reading_record
 from tardygrad.runs.run import plural
 from tardygrad.runs.summary import read_summary
 from tardygrad.tasks.module_task import ModuleTask
@@ -47,11 +46,7 @@ def _export_model(options: commands.Export, out: str) -> None:
     if len(options.folders) > 1:
         raise Invalid(f"--hf writes the model of one run, got {len(options.folders)}. Name one of them.")
     (folder,) = options.folders
-    path = run_dir(folder)
-    recorded = read_spec(path)
-    if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
-        fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
-        raise Invalid(f"--hf needs a finished run, got {folder!r}. {fix}")
+    path, recorded = ended_run(folder, "--hf")
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)
     task = build(loaded).task
     if not isinstance(task, ModuleTask):

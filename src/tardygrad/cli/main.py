@@ -111,7 +111,7 @@ def _usage(error: click.ClickException, argv: list[str]) -> str:
     """A usage error in one line; a setting written as an option gets the override that sets it, and the reverse."""
     import click
 
-    from tardygrad.cli.options import as_option, as_override
+    from tardygrad.cli.options import as_override
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context:
@@ -122,9 +122,6 @@ def _usage(error: click.ClickException, argv: list[str]) -> str:
     first, *hints = re.split(r" \(?Did you mean", error.format_message())  # typer and click each add one
     if argv[:1] in (["help"], ["version"]):
         hints = [f" '--{argv[0]}'?"]
-    elif context and "unexpected extra argument" in first:
-        fix = as_option(argv, [name for parameter in context.command.params for name in parameter.opts])
-        first, hints = f"{first}.", [f" '{fix}'?"] if fix else []
     hint = " Did you mean" + hints[0].rstrip(")") if hints else ""
     return f"{first}{hint} See {path} --help."
 

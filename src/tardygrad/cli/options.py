@@ -10,7 +10,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -150,17 +150,3 @@ def as_override(option: str, argv: list[str], command: str) -> str:
     value = (after + joined + ["VALUE"])[0]  # -inf is read as -i -n -f
     tables = [home for home, keys in spec_keys().items() if name in keys and table in ("", home)]
     return " or ".join(f"`{home}.{name}={value}`" for home in tables)
-
-
-def as_option(argv: list[str], options: Collection[str]) -> str:
-    """The option that an override stands for in a command that takes no overrides, or an empty string.
-
-    >>> as_option(["demo", "run.rounds=20"], ["--out", "--rounds"])
-    '--rounds 20'
-    """
-    for word in argv:
-        key, _, value = word.partition("=")
-        option = f"--{key.rpartition('.')[2].replace('_', '-')}"
-        if value and not key.startswith("-") and option in options:
-            return f"{option} {value}"
-    return ""

@@ -11,26 +11,21 @@ from torch import Tensor
 
 from tardygrad.cli import commands
 from tardygrad.cli.output import show, show_json
-from tardygrad.cli.run import final_model, recorded_spec, run_dir
+from tardygrad.cli.run import ended_run, final_model, recorded_spec
 from tardygrad.engines.scripted import ScriptedPool, asleep_at_start, check_replayable
 from tardygrad.engines.threads import torch_threads
-from tardygrad.errors import Diverged, Invalid, RecordError
+from tardygrad.errors import Diverged, RecordError
 from tardygrad.runs import run as runs
 from tardygrad.runs.events import read_script
-from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.progress import round_progress
-from tardygrad.runs.record import EVENTS, Row, read_spec, reading_record
+from tardygrad.runs.record import EVENTS, Row, reading_record
 from tardygrad.runs.replay import check_has_rounds, restore_noise
 
 
 def replay(options: commands.Replay) -> None:
     """Recompute a recorded run and compare the final models."""
     folder = options.folder
-    path = run_dir(folder)
-    recorded = read_spec(path)
-    if not (path / "model.safetensors").exists() or not (path / "summary.json").exists():
-        fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
-        raise Invalid(f"a replay needs a run that has ended, got {folder!r}. {fix}")
+    path, recorded = ended_run(folder, "a replay")
     model, rounds = final_model(path)
     check_has_rounds(rounds, repr(folder))
     loaded = recorded_spec(folder, recorded, [], trust=options.trust)

@@ -18,6 +18,8 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import quoted
+from tardygrad.runs.kinds import resume_command
+from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import (
     EVENTS,
     Row,
@@ -93,6 +95,16 @@ def run_dir(folder: str) -> Path:
             more = f" and {len(runs) - 5} more" if len(runs) > 5 else ""
             raise Invalid(f"{folder!r} is a folder of runs. Choose one of them: {', '.join(runs[:5])}{more}.")
     return path
+
+
+def ended_run(folder: str, what: str) -> tuple[Path, Row]:
+    """The directory and the spec.json of a run that has ended, as `what` needs it."""
+    path = run_dir(folder)
+    recorded = read_spec(path)
+    if not (path / MODEL).exists() or not (path / "summary.json").exists():
+        fix = f"Continue it with: {resume_command(folder, recorded.get('spec'))}"
+        raise Invalid(f"{what} needs a run that has ended, got {folder!r}. {fix}")
+    return path, recorded
 
 
 def finished_summary(path: Path, until: float | None, wanted: RunTable) -> runs.Summary | None:

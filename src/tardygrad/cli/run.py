@@ -19,7 +19,6 @@ from tardygrad.own_code import check_cluster, check_trust
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import quoted
 from tardygrad.runs.kinds import resume_command
-from tardygrad.runs.recipes import why_no_spec
 from tardygrad.runs.record import (
     EVENTS,
     Row,

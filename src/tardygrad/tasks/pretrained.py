@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,11 +19,11 @@ from tardygrad.tasks.views import buffers, copied, trainable
 
 WEIGHTS = "model.safetensors"
 EXPORTED = (
-    "config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors",
-    "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors",
+    "config.json", "generation_config.json", "adapter_config.json", "*.safetensors", "model.safetensors.index.json",
+    "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*",
 )  # fmt: skip
-"""The files of an export that `from_pretrained` looks for, except those of the tokenizer."""
-LISTED = "Written by tardygrad"  # the name of the list of files in a model card
+"""The files of an export that `from_pretrained` looks for."""
+TAG = 'tags: ["tardygrad"'  # in the header of a model card
 BASE = "base"  # the subfolder of a base that can be found nowhere else
 
 
@@ -50,15 +49,10 @@ def save(module: nn.Module, folder: Path, *, tokenizer: Any, facts: str, overwri
             if tokenizer is not None:
                 tokenizer.save_pretrained(str(draft))
             card = f"---\n{_yaml(header)}---\n\n# {_plain(folder.name)}\n\n{loading}\n{facts}"
-            (draft / "README.md").touch()
+            (draft / "README.md").write_text(card, "utf-8")
+            for file in [file for place in (folder, folder / BASE) for file in _exported(place)]:
+                file.unlink()
             files = sorted(file.relative_to(draft) for file in draft.rglob("*") if file.is_file())
-            earlier, base = _written(folder), _base_inside(folder, draft)
-            new = [place for place in (Path(), Path(BASE)) if place != base and (draft / place).is_dir()]
-            _check_foreign(folder, new, earlier)
-            stay = {file for file in earlier if file.parent == base}
-            (draft / "README.md").write_text(card + _listing({*files, *stay}), "utf-8")
-            for file in earlier - stay:
-                (folder / file).unlink()
             for file in files:
                 (folder / file).parent.mkdir(exist_ok=True)
                 (draft / file).replace(folder / file)
@@ -78,45 +72,14 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
         fix = "Choose another folder, or add --force (in Python: overwrite=True)."
         raise Invalid(f"{str(folder)!r} is not empty. {fix}")
-    if (folder / BASE).is_symlink():
-        raise Invalid(f"{str(folder / BASE)!r} is a symbolic link. Remove it, or choose another folder.")
-
-
-def _listing(files: set[Path]) -> str:
-    """The last line of a model card, which is not shown: the files of the export."""
-    return f"\n<!-- {LISTED}: {json.dumps(sorted(file.as_posix() for file in files))} -->\n"
-
-
-def _written(folder: Path) -> set[Path]:
-    """The files of an earlier export in a folder, relative to it: those that its model card lists."""
     card = folder / "README.md"
-    text = card.read_text("utf-8", errors="replace") if card.is_file() else ""
-    found = re.findall(rf"^<!-- {LISTED}: (\[.*\]) -->$", text, re.MULTILINE)
-    files: Iterable[Path] = ()
-    if found:
-        with suppress(ValueError):
-            files = {Path(name) for name in json.loads(found[-1]) if isinstance(name, str)}
-    elif re.search(r'^tags: \["tardygrad"', text, re.MULTILINE):  # a card of an earlier version, without the list
-        places = (folder, folder / BASE)
-        files = {file.relative_to(folder) for place in places for name in EXPORTED for file in place.glob(name)}
-    return {file for file in files if file.parent in (Path(), Path(BASE)) and (folder / file).is_file()}
+    if (found := _exported(folder)) and not (card.is_file() and TAG in card.read_text("utf-8", errors="replace")):
+        rule = f"{str(folder)!r} holds a model that tardygrad did not write, {found[0].name}"
+        raise Invalid(f"{rule}. Choose another folder.")
 
 
-def _base_inside(folder: Path, draft: Path) -> Path | None:
-    """Where in a folder the new adapters have their base, if it was there before: it stays."""
-    settings = draft / "adapter_config.json"
-    if (draft / BASE).exists() or not settings.exists():
-        return None
-    base = Path(json.loads(settings.read_text("utf-8"))["base_model_name_or_path"]).resolve()
-    return next((place for place in (Path(), Path(BASE)) if (folder / place).resolve() == base), None)
-
-
-def _check_foreign(folder: Path, places: Iterable[Path], earlier: set[Path]) -> None:
-    """Raise `Invalid` if a place has a model that tardygrad did not write: `from_pretrained` might load it."""
-    for file in (file for place in places for name in EXPORTED for file in (folder / place).glob(name)):
-        if file.relative_to(folder) not in earlier:
-            rule = f"{str(folder)!r} holds a model that tardygrad did not write, {file.name}"
-            raise Invalid(f"{rule}. Choose another folder.")
+def _exported(folder: Path) -> list[Path]:
+    return [file for pattern in EXPORTED for file in sorted(folder.glob(pattern)) if file.is_file()]
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -163,13 +126,18 @@ def _write_adapters(module: Any, draft: Path, folder: Path) -> str:
     settings = module.peft_config[adapter]
     base = settings.base_model_name_or_path
     changed = any(buffers(module)) or any(f".{adapter}" not in name for name in trainable(module))
+    if not base or changed:
+        base = str((folder / BASE).resolve())
+    elif Path(base).resolve() in (folder.resolve(), (folder / BASE).resolve()):
+        raise Invalid(f"{str(folder)!r} holds the base of these adapters. Choose another folder.")
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about embeddings that are saved too
-        if not base or changed:
-            base = settings.base_model_name_or_path = str((folder / BASE).resolve())
+        if base != settings.base_model_name_or_path:
             whole: Any = copied(module, share_frozen=True)
             whole.unload().save_pretrained(str(draft / BASE))
+        before, settings.base_model_name_or_path = settings.base_model_name_or_path, base
         module.save_pretrained(str(draft))
+        settings.base_model_name_or_path = before
     return str(base)
 
 

@@ -224,18 +224,13 @@ def test_the_shipped_spec_trains_a_fresh_model(here: Path) -> None:
     [
         ({"model": "no/such-model-anywhere", "config": None}, "cannot be downloaded from huggingface.co"),
         ({"model": "x"}, "needs `model`, or `config` for a fresh one, got both"),
-        ({"config": None}, "got neither"),
         ({"config": {"model_type": "lama"}}, "such as 'llama', got 'lama'. Did you mean 'llama'"),
-        ({"config": {"model_type": "vit"}}, "the model_type of a causal language model .* got 'vit'"),
         ({"config": TINY | {"hidden_size": "x"}}, "settings that fit the model_type: .*hidden_size"),
-        ({"config": {"model_type": "gpt2", "n_embd": 16, "n_head": 3}}, "settings that fit .* must be divisible"),
         ({"block": 65}, r"at most the model's limit \(64 tokens\), got 65"),
-        ({"block": 1}, "`block` must be a whole number, 2 or more"),
         ({"data": "nowhere.txt"}, "which does not exist"),
         ({"column": "body"}, "row 1 of texts.jsonl must have `body`, got .*text"),
         ({"by": "person", "clients": None}, "row 1 of texts.jsonl must have `person`"),
         ({"by": "user", "clients": 4}, "must be the number of clients in the data, 3, got 4"),
-        ({"clients": None}, "either `clients` or `by`"),
         ({"how": "dirichlet", "concentration": 0.3}, "needs `labels`"),
         ({"tokenizer": "nowhere"}, "which is not a folder"),
         ({"test_share": 1.0}, "`test_share` must be below 1"),
@@ -272,8 +267,6 @@ def test_broken_lines_are_named(here: Path, text: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("how", "complaint"),
     [
-        ({"r": 0}, "`r` must be a whole number"),
-        ({"alpha": 0}, "`alpha` must be a finite number, above 0"),
         ({"dropout": 1.0}, "below 1"),
         ({"target": ()}, "at least one layer"),
     ],

@@ -242,7 +242,7 @@ def test_what_an_evaluation_returns_is_checked(settings: Any, error: type[Except
         ({"collate": 3}, "`collate` must be a function, got 3"),
         ({"test": []}, "`test` must have at least one row, got none in list"),
         ({"evaluate": print, "scores": print}, "`scores` have no effect beside `evaluate`"),
-        ({"data": [DataLoader(ROWS)]}, "which the task loads, got a DataLoader for client 0"),
+        ({"data": [DataLoader(ROWS)]}, "got DataLoader for client 0. Give its dataset, which the task loads"),
     ],
 )
 def test_wrong_settings_are_refused_before_the_run(settings: Any, text: str) -> None:

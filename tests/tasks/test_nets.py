@@ -108,7 +108,6 @@ def test_a_crop_is_a_window_over_a_black_border_and_half_are_mirrored():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: CNN(dim=0), "`dim` must be a whole number, 1 or more, got 0."),
         (lambda: ViT(dim=10, depth=1, heads=4, patch=2), "`heads` must divide `dim` (10), got 4."),
         (
             lambda: ViT(dim=8, depth=1, heads=4, patch=5, shape=(3, 32, 32)),

@@ -24,9 +24,9 @@ from tardygrad.tasks.data.client_data import (
     OwnBatches,
     checked_counts,
     client_data,
+    is_stream,
     unknown_counts,
 )
-from tardygrad.tasks.data.row_streams import is_stream
 from tardygrad.tasks.data.sharding import Shards
 from tardygrad.tasks.forward import Loss, to_device
 from tardygrad.tasks.module_task import Evaluate, ModuleTask

@@ -159,7 +159,7 @@ def test_the_columns_of_a_hugging_face_dataset_name_clients_and_labels():
     assert (split.ids, [split[0][i]["x"] for i in range(2)]) == (("u1", "u2"), [1.0, 3.0])
     by_label = shard(table, clients=2, how="label", labels="kind", labels_per_client=1, balanced=False)
     assert sorted(len(by_label[client]) for client in range(2)) == [1, 2]
-    with pytest.raises(Invalid, match=r"`by` must name a column of the data.*with the columns user, kind, x"):
+    with pytest.raises(Invalid, match=r"`by` must name a column of the data.*The columns are user, kind, x\."):
         shard(table, by="usr")
 
 
@@ -179,14 +179,9 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: shard(DATA, clients=0), "`clients` must be a whole number, 1 or more, got 0."),
         (
             lambda: shard(DATA, clients=11),
             "every client needs at least one row, got 10 rows for 11 clients. Use fewer clients.",
-        ),
-        (
-            lambda: shard(DATA, clients=2, how="random"),
-            "`how` must be one of iid, dirichlet, label or None, got 'random'.",
         ),
         (
             lambda: shard(DATA, clients=2, how="dirichlet"),
@@ -197,16 +192,12 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
             "`concentration` belongs to how='dirichlet', got how='iid'. Leave one of them out.",
         ),
         (
-            lambda: shard(DATA, clients=2, concentration=0.0),
-            "`concentration` must be a finite number, above 0, got 0.0.",
-        ),
-        (
             lambda: shard(DATA, clients=2, how="label", labels_per_client=9),
             "`labels_per_client` must be at most the number of labels (5), got 9.",
         ),
         (
             lambda: shard(FLOATS, clients=2, how="label"),
-            "how='label' needs labels that are integers or text, one per row, got torch.float32 [10]. "
+            "how='label' needs labels that are integers or text, one per row, got float32 [10]. "
             "Give labels=[...] as integers, or use how='iid'.",
         ),
         (
@@ -221,7 +212,7 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         (lambda: Shards(DATA, (torch.tensor([10]),)), "rows must be between 0 and 9, got others for client 0."),
         (
             lambda: Shards(DATA, (torch.tensor([1.0]),)),
-            "rows must be flat int64 tensors, got torch.float32 [1] (client 0).",
+            "rows must be flat int64 tensors, got torch.float32 [1] for client 0.",
         ),
         (
             lambda: shard((torch.zeros(3, 1), torch.zeros(4)), clients=2),
@@ -229,10 +220,6 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         ),
         (
             lambda: shard(torch.zeros(3), clients=2),
-            "data must be two or more tensors (inputs..., target) or a dataset, got Tensor.",
-        ),
-        (
-            lambda: shard((torch.zeros(3),), clients=2),
             "data must be two or more tensors (inputs..., target) or a dataset, got Tensor.",
         ),
         (
@@ -246,10 +233,8 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
             "got Endless. Give each client a stream of its own: data=[...].",
         ),
         (lambda: shard([], clients=2), "a dataset must have at least one row, got none in list."),
-        (lambda: shard(DATA), "a split needs either `clients` or `by`, got neither."),
         (lambda: shard(DATA, clients=2, by="user"), "a split needs either `clients` or `by`, got both."),
         (lambda: shard(DATA, by=[1, 2], how="iid"), "`by` is a split itself. Leave out"),
-        (lambda: shard(DATA, by=[1, 2]), "`by` must have one value per row, got 2 for 10 rows."),
         (lambda: shard(DATA, by=["ann", None] * 5), "`by` must have a value in each row, got none in 5 of 10."),
         (lambda: shard(DATA, by="user"), "`by` must name a column of the data, or be one value per row, got 'user'"),
         (
@@ -258,7 +243,7 @@ FLOATS = (torch.zeros(10, 1), torch.zeros(10))
         ),
         (
             lambda: Shards(DATA, (torch.tensor([1]), torch.tensor([2])), ("a", "a")),
-            "every client needs an id of its own, got 1 for 2 clients.",
+            "a split must have a client, and an id of its own for each, got 1 for 2 clients.",
         ),
     ],
 )

@@ -17,13 +17,12 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from tardygrad import streams
 from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid, check_integer
-from tardygrad.seeding import seed, seeded
-from tardygrad.tasks.data.row_streams import endless_rows, is_stream
+from tardygrad.seeding import seed, seeded, states
 from tardygrad.tasks.forward import first_parameter
 
 Collate = Callable[[list[Any]], Any]
@@ -208,6 +207,47 @@ class Datasets:
         self._positions[job.client] = job.seed, start + job.steps * each, rows
 
 
+def is_stream(dataset: Any) -> bool:
+    """Whether a dataset gives its rows one after the other, without numbers."""
+    return isinstance(dataset, IterableDataset) or (
+        hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+    )
+
+
+def endless_rows(dataset: Any, start: int, key: tuple[int, str, int]) -> Iterator[Any]:
+    """The rows of a stream from row `start` on; after its last row it begins again.
+
+    Each row is read with random numbers of its own, so that a stream repeats from any row on. Call it within `seeded`.
+    """
+    passes, may_skip = 0, hasattr(dataset, "skip")
+    while True:
+        row, skip = (start, dataset.skip) if start and may_skip else (0, None)
+        rows = iter(skip(start) if skip else dataset)
+        read = False
+        while True:
+            seed(streams.key(*key, passes, row))
+            before = states() if skip and row == start else None
+            try:
+                value = next(rows)
+            except StopIteration:
+                break
+            if before is not None and before != states():  # rows draw, perhaps also those that were skipped
+                may_skip = False
+                break
+            row += 1
+            if row > start:
+                read = True
+                yield value
+        if read:
+            passes, start = passes + 1, 0
+        if read or (skip and not may_skip):
+            continue
+        length = sum(1 for _ in dataset) if skip else row  # the stream has `start` rows or fewer
+        if not length:
+            raise Invalid("a stream must have at least one row, got none.")
+        passes, start = passes + start // length, start % length
+
+
 class OwnBatches:
     """Batches from a function of the job.
 
@@ -224,24 +264,19 @@ class OwnBatches:
         """The batches of each local step."""
         if job.steps is None:
             raise Invalid("batches of a function of the job have no epochs: use local_steps, got local_epochs.")
-        count = 0
         with seeded(_read_key(job, 0)):
             batches = self.source(job.copied())
         if not isinstance(batches, Iterable):
             got = f"{type(batches).__name__} for client {job.client}"
             raise Invalid(f"`data` as a function of the job must return an iterable of batches, got {got}.")
         steps = _groups(batches, loading.accumulate)
-        for count in range(1, job.steps + 1):
-            with seeded(_read_key(job, count)):  # so that the job decides what the function draws
+        for number in range(1, job.steps + 1):
+            with seeded(_read_key(job, number)):  # so that the job decides what the function draws
                 step = next(steps, None)
             if step is None:
-                count -= 1
-                break
+                got = f"{number - 1} for client {job.client}"
+                raise Invalid(f"`data` must return batches for {job.steps} local steps, got {got}.")
             yield step
-            if count == job.steps:
-                return
-        got = f"{count} for client {job.client}"
-        raise Invalid(f"`data` must return batches for {job.steps} local steps, got {got}.")
 
 
 def client_data(data: Any, clients: int | Sequence[str] | None) -> Datasets | OwnBatches:
@@ -339,23 +374,19 @@ def unknown_counts(what: str) -> Invalid:
 
 def _checked(dataset: Any, client: str) -> Any:
     """Return a client's dataset, or raise `Invalid` if it is not one."""
-    if isinstance(dataset, DataLoader):
-        fix = "Give its dataset, and the task batch_size, collate and num_workers."
-        raise Invalid(f"every client needs a dataset, which the task loads, got a DataLoader for {client}. {fix}")
-    if isinstance(dataset, Iterator):
-        rule = "a stream must be an iterable that begins anew each time, such as an IterableDataset"
-        raise Invalid(f"{rule}, got an iterator ({type(dataset).__name__}) for {client}.")
-    if is_stream(dataset):
+    if isinstance(dataset, DataLoader | Iterator):
+        fix = "Give its dataset, which the task loads, or an iterable that begins anew each time."
+    elif is_stream(dataset):
         return dataset
-    if isinstance(dataset, tuple) and all(isinstance(item, Tensor) for item in dataset):
+    elif isinstance(dataset, tuple) and all(isinstance(item, Tensor) for item in dataset):
         fix = "Use TensorDataset(*tensors), or tg.shard for the tensors of all clients together."
-        raise Invalid(f"every client needs a dataset, got a tuple of tensors for {client}. {fix}")
-    if isinstance(dataset, str) or not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
-        rule = "every client needs a dataset: an object with a length whose rows are dataset[0], dataset[1], …"
-        raise Invalid(f"{rule}, got {type(dataset).__name__} for {client}.")
-    if length(dataset, f"the dataset of {client}") == 0:
+    elif isinstance(dataset, str) or not hasattr(dataset, "__getitem__") or not isinstance(dataset, Sized):
+        fix = "A dataset has a length, and rows dataset[0], dataset[1], …"
+    elif length(dataset, f"the dataset of {client}"):
+        return dataset
+    else:
         raise Invalid(f"every client needs at least one row, got none for {client}. Leave that client out.")
-    return dataset
+    raise Invalid(f"every client needs a dataset, got {type(dataset).__name__} for {client}. {fix}")
 
 
 T = TypeVar("T")

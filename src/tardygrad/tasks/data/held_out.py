@@ -131,21 +131,18 @@ class HeldOut:
     @staticmethod
     def _checked(data: Any) -> Any:
         """Tensors as a tuple; anything else as it is."""
-        if isinstance(data, TensorDataset | np.ndarray):
+        parts = data if isinstance(data, tuple) else [data]
+        if isinstance(data, TensorDataset) or all(isinstance(part, Tensor | np.ndarray) for part in parts):
             return tensors(data)
-        if isinstance(data, tuple) and all(isinstance(t, Tensor | np.ndarray) for t in data):
-            return tensors(data)
-        odd = isinstance(data, str | Mapping)
-        if odd or not (isinstance(data, Iterable) or hasattr(data, "__getitem__")):
-            rule = "`test` must be tensors (inputs..., target), a dataset, or an iterable of batches"
-            raise Invalid(f"{rule}, got {type(data).__name__}.")
+        got, rows = type(data).__name__, hasattr(data, "__getitem__") and isinstance(data, Sized)
+        if isinstance(data, str | Mapping) or not (isinstance(data, Iterable) or rows):
+            rule = "`test` must be tensors (inputs..., target), a dataset with a length, or an iterable of batches"
+            raise Invalid(f"{rule}, got {got}.")
         if isinstance(data, Sized) and not length(data, "`test`"):
-            raise Invalid(f"`test` must have at least one row, got none in {type(data).__name__}.")
-        if not isinstance(data, Sized | Iterable):
-            raise Invalid(f"`test` must have a length, got none in {type(data).__name__}. Give it `__len__`.")
+            raise Invalid(f"`test` must have at least one row, got none in {got}.")
         if isinstance(data, Iterator):
             fix = "Use a list of rows, a DataLoader, or an object whose `__iter__` starts again."
-            raise Invalid(f"`test` is read in every evaluation, got {type(data).__name__}, which is read once. {fix}")
+            raise Invalid(f"`test` is read in every evaluation, got {got}, which is read once. {fix}")
         return list(data) if isinstance(data, tuple) else data  # of rows
 
 

@@ -44,22 +44,17 @@ class Shards:
 
     def __post_init__(self) -> None:
         count = len(tensors(self.data)[-1])
-        if not self.rows:
-            raise Invalid("a split must have the rows of at least one client, got none.")
-        if self.ids is not None and len(set(self.ids)) != len(self.rows):
-            raise Invalid(
-                f"every client needs an id of its own, got {len(set(self.ids))} for {len(self.rows)} clients."
-            )
+        if not self.rows or len(set(self.ids or range(self.clients))) != self.clients:
+            got = "no client" if not self.rows else f"{len(set(self.ids or ()))} for {self.clients} clients"
+            raise Invalid(f"a split must have a client, and an id of its own for each, got {got}.")
         for client, rows in enumerate(self.rows):
-            if not isinstance(rows, Tensor):
-                got = f"{type(rows).__name__} (client {client})"
-                raise Invalid(f"rows must be flat int64 tensors, got {got}. Use torch.as_tensor(rows).")
+            if not isinstance(rows, Tensor) or rows.dim() != 1 or (rows.numel() and rows.dtype != torch.int64):
+                got = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, Tensor) else type(rows).__name__
+                fix = "Use torch.as_tensor(rows)."
+                raise Invalid(f"rows must be flat int64 tensors, got {got} for client {client}. {fix}")
             if rows.numel() == 0:
                 got = f"none for client {client} ({count} rows, {self.clients} clients)"
                 raise Invalid(f"every client needs at least one row, got {got}. Use fewer clients or a milder split.")
-            if rows.dim() != 1 or rows.dtype != torch.int64:
-                got = f"{rows.dtype} {list(rows.shape)} (client {client})"
-                raise Invalid(f"rows must be flat int64 tensors, got {got}.")
             if int(rows.min()) < 0 or int(rows.max()) >= count:
                 raise Invalid(f"rows must be between 0 and {count - 1}, got others for client {client}.")
 
@@ -206,19 +201,14 @@ def _divided(source: Any, parts: list[Rows], ids: tuple[str, ...] | None) -> Sha
 def _column(source: Any, column: str | Sequence[Any] | Tensor, name: str) -> Sequence[Any]:
     """A value for each row: a column of the dataset, or the values that were given."""
     count = len(source[-1]) if isinstance(source, tuple) else len(source)
+    known: list[str] = list(getattr(source, "column_names", ()))
     if isinstance(column, str):
         named_rows = isinstance(source, list) and all(isinstance(row, Mapping) and column in row for row in source)
-        known: list[str] = list(getattr(source, "column_names", ()))
-        if column not in known and not named_rows:
-            got = f"{column!r} and a {'tuple of tensors' if isinstance(source, tuple) else type(source).__name__}"
-            columns = f" with the columns {', '.join(known)}" if known else ", which has no named columns"
-            fix = f"Give the values: {name}=[...], one per row."
-            raise Invalid(
-                f"`{name}` must name a column of the data, or be one value per row, got {got}{columns}. {fix}"
-            )
-        column = [row[column] for row in source] if named_rows else source[column]
-    if not isinstance(column, Iterable):
-        raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {column!r}.")
+        if column in known or named_rows:
+            column = [row[column] for row in source] if named_rows else source[column]
+    if isinstance(column, str) or not isinstance(column, Iterable):
+        columns = f" The columns are {', '.join(known)}." if known else ""
+        raise Invalid(f"`{name}` must name a column of the data, or be one value per row, got {column!r}.{columns}")
     given = column.tolist() if isinstance(column, Tensor | np.ndarray) else list(column)
     values = [value.tolist() if isinstance(value, Tensor | np.generic) else value for value in given]
     if len(values) != count:
@@ -249,25 +239,17 @@ def _rows_by_label(
     rng: np.random.Generator, source: Any, labels: str | Sequence[Any] | Tensor | None, how: str
 ) -> list[Rows]:
     """The rows of each label, shuffled."""
-    if labels is not None:
-        values: Any = _one_dimensional(_column(source, labels, "labels"), how)
-    elif isinstance(source, tuple):
-        values = source[-1].cpu()
-    else:
+    if labels is None and not isinstance(source, tuple):
         raise Invalid(f"how={how!r} needs `labels`: the name of a column, or the label of each row, got none.")
-    if values.ndim != 1 or np.asarray(values).dtype.kind not in "iubUS":
-        got = f"{values.dtype} {list(values.shape)}"
-        fix = "Give labels=[...] as integers, or use how='iid'."
-        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row, got {got}. {fix}")
-    values = np.asarray(values)
-    return [rng.permutation(np.flatnonzero(values == label)) for label in np.unique(values)]
-
-
-def _one_dimensional(values: Sequence[Any], how: str) -> Any:
     try:
-        return np.array(values)
-    except ValueError as error:  # sequences of different lengths
-        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row: {error}.") from error
+        values = np.array(source[-1].cpu() if labels is None else _column(source, labels, "labels"))
+    except ValueError:  # sequences of different lengths
+        values = np.array([None])
+    if values.ndim != 1 or values.dtype.kind not in "iubUS":
+        fix = "Give labels=[...] as integers, or use how='iid'."
+        got = f"{values.dtype} {list(values.shape)}"
+        raise Invalid(f"how={how!r} needs labels that are integers or text, one per row, got {got}. {fix}")
+    return [rng.permutation(np.flatnonzero(values == label)) for label in np.unique(values)]
 
 
 def _dirichlet_mixes(rng: np.random.Generator, by_label: list[Rows], clients: int, concentration: float) -> list[Rows]:

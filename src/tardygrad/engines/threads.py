@@ -28,7 +28,8 @@ class ThreadPool(RealTimePool):
 
     Args:
         workers: threads; clients share them, first come, first served.
-        fleet, second: runtimes, and the real seconds for each of their seconds; 0 ignores the fleet. See `slowed`.
+        fleet: runtimes that the threads keep in real time; see `slowed`.
+        second: real seconds for each second of the fleet; 0 ignores the fleet.
     """
 
     keeps_jobs = True

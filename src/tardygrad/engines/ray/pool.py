@@ -48,7 +48,8 @@ class RayPool(RealTimePool):
         patience: a job times out after the median of its client's own times plus `patience` of their median absolute
             deviations; inf: never.
         grace: seconds that every job has before it can time out.
-        fleet, second: runtimes, and the real seconds for each of their seconds; 0 ignores the fleet. See `slowed`.
+        fleet: runtimes that the workers keep in real time; see `slowed`.
+        second: real seconds for each second of the fleet; 0 ignores the fleet.
         server_shards: processes that hold the server's vectors, a slice each; 1 keeps them in this process.
         wire: number format of updates in transit; a client's rounding error is added to its next update (error
             feedback).

@@ -63,7 +63,7 @@ def fadas(
     return Method(
         name="FADAS",
         inner=local(local_lr, local_clip),
-        outer=AMSGrad(lift("lr", lr), tau_c, beta1, beta2, eps, lr_rule, bias_correction),
+        outer=AMSGrad(lift("lr", lr), float(tau_c), beta1, beta2, eps, lr_rule, bias_correction),
         buffer=buffer,
         mode=mode,
         **settings,

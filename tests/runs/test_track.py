@@ -51,7 +51,7 @@ class Seen:
     """A tracker that remembers, and raises where it is told to."""
 
     def __init__(self, folder: Path, config: Any, *, fail: str = "") -> None:
-        self.last, self.fail, self.config = 0, fail, config
+        self.fail, self.config = fail, config
         self.rounds: list[int] = []
         self.points: list[dict[str, float]] = []
         self.summary: Any = None
@@ -132,24 +132,19 @@ def test_a_tracker_that_fails_is_left_out_with_one_line(
     assert [one.rounds for one in made] == {"begin": [], "log": [[1, 2]]}.get(where, [list(range(1, ROUNDS + 1))])
 
 
-def test_a_loop_that_ends_early_is_a_run_that_was_stopped(tmp_path: Path, seen: Any) -> None:
+def test_a_loop_that_ends_early_is_a_run_that_was_stopped_and_a_resumed_one_sends_all_of_it(
+    tmp_path: Path, seen: Any
+) -> None:
     made = seen()
-    run = begun(tmp_path / "run")
-    rows: Any = track.tracked(run, ["tensorboard"])
+    rows: Any = track.tracked(begun(tmp_path / "run"), ["tensorboard"])
     for row in rows:
         if row["round"] == 4:
             break
     rows.close()
-    assert made[0].summary["status"] == "stopped"
-    assert made[0].rounds == [1, 2, 3, 4]
-
-
-def test_a_tracker_that_is_added_to_a_finished_run_is_sent_all_of_it(tmp_path: Path, seen: Any) -> None:
-    for _ in begun(tmp_path / "run").go():
-        pass
-    made = seen()
-    finish(tg.resume(tmp_path / "run", METHOD, TASK, pool()), "tensorboard")
-    assert made[0].rounds == list(range(1, ROUNDS + 1))
+    assert (made[0].summary["status"], made[0].rounds) == ("stopped", [1, 2, 3, 4])
+    for _ in range(2):  # the second time, it has finished before
+        finish(tg.resume(tmp_path / "run", METHOD, TASK, pool()), "tensorboard")
+        assert made[-1].rounds == list(range(1, ROUNDS + 1))
 
 
 def test_nothing_is_written_for_a_run_that_may_not_begin(tmp_path: Path, seen: Any) -> None:
@@ -208,42 +203,28 @@ def test_tensorboard_holds_every_round_once(tmp_path: Path) -> None:
     assert "spec/text_summary" in read.Tags()["tensors"]
 
 
-def test_mlflow_holds_every_round_once_in_one_run(tmp_path: Path) -> None:
+def test_mlflow_holds_every_round_of_a_resumed_run_once(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="the extra mlflow")
     run = killed_and_resumed(tmp_path, "mlflow")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'run/track/mlflow/mlflow.db'}")
-    (one,) = client.search_runs([client.get_experiment_by_name("tardygrad").experiment_id])
+    one = client.search_runs([client.get_experiment_by_name("tardygrad").experiment_id])[0]  # the newest
     points = sorted(client.get_metric_history(one.info.run_id, "loss"), key=lambda point: point.step)
     assert [(point.step, point.value) for point in points] == [(row["round"], row["loss"]) for row in run.metrics]
     assert one.data.params["run.rounds"] == str(ROUNDS)
     assert (one.info.status, one.data.metrics["summary/rounds"]) == ("FINISHED", ROUNDS)
 
 
-def test_wandb_keeps_files_offline_and_goes_on_with_the_same_run_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wandb_keeps_files_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="the extra wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    sent: dict[int, list[int]] = {}
-    log = track.Wandb.log
-
-    def spy(self: track.Wandb, round: int, scalars: dict[str, float]) -> None:
-        sent.setdefault(id(self), []).append(round)
-        log(self, round, scalars)
-
-    monkeypatch.setattr(track.Wandb, "log", spy)
     killed_and_resumed(tmp_path, "wandb")
-    assert list(sent.values()) == [list(range(1, ROUNDS + 1)), list(range(18, ROUNDS + 1))]  # it had 17 of them
-    known = json.loads((tmp_path / "run/track/wandb.json").read_text())
-    assert known["last"] == ROUNDS
-    names = {path.name for path in (tmp_path / "run/track/wandb").glob("offline-run-*/*.wandb")}
-    assert names == {f"run-{known['id']}.wandb"}
+    assert list((tmp_path / "run/track/wandb").glob("offline-run-*/*.wandb"))
 
 
-def test_trackio_holds_every_round_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackio_holds_every_round_of_a_resumed_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     trackio = pytest.importorskip("trackio", reason="is no part of the extra dev")
     run = killed_and_resumed(tmp_path, "trackio")
-    name = json.loads((tmp_path / "run/track/trackio.json").read_text())["name"]
+    (name,) = (name for name in trackio.SQLiteStorage.get_runs("tardygrad") if name.startswith("run-"))
     points = [row for row in trackio.SQLiteStorage.get_logs("tardygrad", name) if "loss" in row]
     assert [(row["step"], row["loss"]) for row in points] == [(row["round"], row["loss"]) for row in run.metrics]

@@ -1,7 +1,8 @@
 """Tracking: the metrics of every round, sent to TensorBoard, Weights & Biases, Trackio or MLflow.
 
 A tracker cannot disturb a run: it receives rows that are already recorded, and if it fails it is dropped with a warning
-on stderr. The classes in `TRACKERS` import their packages when they are created.
+on stderr. A resumed run sends all its rounds again, into a new run of the tracker. The classes in `TRACKERS` import
+their packages when they are created.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Protocol
-from uuid import uuid4
 
 from tardygrad.errors import Invalid, nearest
-from tardygrad.runs.record import Row, read_json, read_spec, to_json_value, write_json
+from tardygrad.runs.record import Row, read_spec, to_json_value
 from tardygrad.runs.run import Run
 
 PROJECT = "tardygrad"  # the trackers' project or experiment
@@ -26,8 +27,6 @@ SCALARS = ("time", "loss", "clipped", "local_clipped", "norm", "move", "epsilon"
 
 class Tracker(Protocol):
     """A service that stores the metrics of a run."""
-
-    last: int  # the newest round it has, set after `log`: a resumed run continues after it
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
         """Store the metrics of a round."""
@@ -42,8 +41,7 @@ class TensorBoard:
     def __init__(self, folder: Path, config: Row) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.last, self.config = 0, config
-        logs = folder / "tensorboard"
+        self.config, logs = config, folder / "tensorboard"
         self.writer = SummaryWriter(str(logs), purge_step=0 if logs.exists() else None, flush_secs=10)
         self.writer.add_text("spec", f"```json\n{json.dumps(config, indent=2)}\n```", 0)
 
@@ -63,33 +61,14 @@ class Wandb:
     def __init__(self, folder: Path, config: Row) -> None:
         import wandb
 
-        self.file = folder / "wandb.json"
-        known = read_json(self.file) if self.file.exists() else {}
         settings = wandb.setup().settings
-        self.run: Any = wandb.init(
-            project=PROJECT,
-            name=folder.parent.resolve().name,
-            id=known.get("id"),
-            dir=str(folder),
-            mode=settings.mode if "mode" in settings.model_fields_set else "offline",
-            config=config,
-            allow_val_change=True,
-            resume="allow",
-            reinit="create_new",
-            settings=wandb.Settings(silent=True, console="off"),
-        )
-        self.last = int(known.get("last", 0))
-        self._save()
-
-    def _save(self) -> None:
-        draft = self.file.with_suffix(".draft")  # without the sync of `replace`, which is slow for every round
-        draft.write_text(json.dumps({"id": self.run.id, "last": self.last}))
-        draft.replace(self.file)
+        mode = settings.mode if "mode" in settings.model_fields_set else "offline"
+        quiet = wandb.Settings(silent=True, console="off")
+        how: Row = {"name": _name(folder), "dir": str(folder), "mode": mode, "config": config, "settings": quiet}
+        self.run: Any = wandb.init(project=PROJECT, reinit="create_new", **how)
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
         self.run.log(scalars, step=round)
-        self.last = round
-        self._save()
 
     def finish(self, summary: Row) -> None:
         self.run.summary.update({f"summary/{name}": value for name, value in summary.items()})
@@ -102,28 +81,16 @@ class Trackio:
     def __init__(self, folder: Path, config: Row) -> None:
         import trackio
 
-        file = folder / "trackio.json"
-        known = read_json(file) if file.exists() else {}
-        name = known.get("name") or f"{folder.parent.resolve().name}-{uuid4().hex[:6]}"
+        name, how = f"{_name(folder)}-{token_hex(3)}", {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         with redirect_stdout(sys.stderr):  # stdout is for results
-            self.run: Any = trackio.init(
-                project=PROJECT,
-                name=name,
-                config=config,
-                resume="allow",
-                embed=False,
-                auto_log_gpu=False,
-                auto_log_cpu=False,
-            )
-        write_json(file, {"name": name})
-        self.last = (trackio.SQLiteStorage.get_max_step_for_run(PROJECT, name) or 0) if known else 0
+            self.run: Any = trackio.init(project=PROJECT, name=name, config=config, **how)
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
         renamed = {"clock" if name == "time" else name: value for name, value in scalars.items()}  # `time` is reserved
         self.run.log(renamed, step=round)
 
     def finish(self, summary: Row) -> None:
-        self.run.log({f"summary/{name}": value for name, value in numbers(summary).items()}, step=self.last)
+        self.run.log({f"summary/{name}": value for name, value in numbers(summary).items()}, step=summary["rounds"])
         with redirect_stdout(sys.stderr):
             self.run.finish()
 
@@ -135,32 +102,29 @@ class Mlflow:
         import mlflow
         from mlflow.entities import Metric, Param
 
-        self.metric, file, database = Metric, folder / "mlflow.json", (folder / "mlflow").resolve()
+        self.metric, database = Metric, (folder / "mlflow").resolve()
         database.mkdir(exist_ok=True)
         uri = None if mlflow.is_tracking_uri_set() else f"sqlite:///{database / 'mlflow.db'}"
         self.client: Any = mlflow.MlflowClient(tracking_uri=uri)
-        if file.exists():
-            self.id = read_json(file)["id"]
-            self.client.update_run(self.id, status="RUNNING")
-        else:
-            known = self.client.get_experiment_by_name(PROJECT)
-            experiment = known.experiment_id if known else self.client.create_experiment(PROJECT)
-            self.id = self.client.create_run(experiment, run_name=folder.parent.resolve().name).info.run_id
-            params = [Param(name, str(value)[:500]) for name, value in flat(config).items()]
-            self.client.log_batch(self.id, params=params)
-            write_json(file, {"id": self.id})
-        self.last = max((point.step for point in self.client.get_metric_history(self.id, "time")), default=0)
+        known = self.client.get_experiment_by_name(PROJECT)
+        experiment = known.experiment_id if known else self.client.create_experiment(PROJECT)
+        self.id = self.client.create_run(experiment, run_name=_name(folder)).info.run_id
+        self.client.log_batch(self.id, params=[Param(name, str(value)[:500]) for name, value in flat(config).items()])
 
     def log(self, round: int, scalars: dict[str, float]) -> None:
         when = int(scalars["time"] * 1000)  # of the engine's clock, like all times in a record
         self.client.log_batch(self.id, [self.metric(name, value, when, round) for name, value in scalars.items()])
 
     def finish(self, summary: Row) -> None:
-        when, facts = int(summary["time"] * 1000), numbers(summary)
-        self.client.log_batch(self.id, [self.metric(f"summary/{k}", v, when, self.last) for k, v in facts.items()])
-        self.client.set_tag(self.id, "status", summary["status"])
+        facts = {f"summary/{name}": value for name, value in numbers(summary).items()}
+        self.log(summary["rounds"], {"time": summary["time"], **facts})
         ends = {"finished": "FINISHED", "stopped": "KILLED"}
         self.client.set_terminated(self.id, ends.get(summary["status"], "FAILED"))
+
+
+def _name(folder: Path) -> str:
+    """The name of a run in a tracker."""
+    return folder.parent.resolve().name
 
 
 TRACKERS: dict[str, Callable[[Path, Row], Tracker]] = {
@@ -203,19 +167,27 @@ def check(names: Iterable[str]) -> list[str]:
 
 def _tracked(run: Run, folder: Path, names: list[str]) -> Iterator[Row]:
     live: dict[str, Tracker] | None = None  # created once this process has locked the record
-    steps: list[int] = []  # local steps up to each round
+    sent = steps = 0  # rounds, and the local steps in them
+
+    def send() -> None:
+        """Send the trackers the rounds that they do not have: at first all, also those made before a resume."""
+        nonlocal live, sent, steps
+        live = _create(run, folder, names) if live is None else live
+        for row in run.metrics[sent:]:
+            sent, steps = sent + 1, steps + row["steps"]
+            for name, tracker in list(live.items()):
+                with _harmless(name, live):
+                    tracker.log(row["round"], scalars(row, steps))
+
     try:
         with closing(run.go()) as rows:
             for row in rows:
-                live = _create(run, folder, names) if live is None else live
-                _send(run, live, steps)
+                send()
                 yield row
-        live = _create(run, folder, names) if live is None else live
+        send()
     finally:
-        live = live or {}
-        _send(run, live, steps)
-        for name, tracker in list(live.items()):
-            with _harmless(name, live):
+        for name, tracker in list((live or {}).items()):
+            with _harmless(name, live or {}):
                 tracker.finish(to_json_value(run.summary()._asdict()))
 
 
@@ -228,17 +200,6 @@ def _create(run: Run, folder: Path, names: list[str]) -> dict[str, Tracker]:
             folder.mkdir(exist_ok=True)
             live[name] = TRACKERS[name](folder, config)
     return live
-
-
-def _send(run: Run, live: dict[str, Tracker], steps: list[int]) -> None:
-    """Send every tracker the rounds that it does not have; in a resumed run these may be old ones."""
-    for row in run.metrics[len(steps) :]:
-        steps.append(row["steps"] + (steps[-1] if steps else 0))
-    for name, tracker in list(live.items()):
-        with _harmless(name, live):
-            for row in run.metrics[tracker.last :]:
-                tracker.log(row["round"], scalars(row, steps[row["round"] - 1]))
-                tracker.last = row["round"]
 
 
 @contextmanager

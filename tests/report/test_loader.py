@@ -22,8 +22,7 @@ from tardygrad.report.discover import find
 from tardygrad.report.downsample import client_bars, sample
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
 from tardygrad.results.blocks import Figure, Table
-from tardygrad.runs.client_history import PastJob
-from tardygrad.runs.history import ClientHistory, is_locked
+from tardygrad.runs.history import ClientHistory, PastJob, is_locked
 from tardygrad.runs.record import Record
 from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write

@@ -12,8 +12,7 @@ import tardygrad as tg
 from tardygrad.doctor.examine import examine
 from tardygrad.report.build import build
 from tardygrad.runs.export import export
-from tardygrad.runs.history import read_history
-from tardygrad.runs.machines import MachineTimes
+from tardygrad.runs.history import MachineTimes, read_history
 from tardygrad.runs.record import read_json, write_json
 from tests.records import without_checks
 from tests.report.records import check_charts

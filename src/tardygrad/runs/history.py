@@ -1,40 +1,192 @@
 """Load a record: the updates of every round, the jobs of every client, the evaluations, and how the run ended.
 
-Records may come from older versions, from runs that are still going or were killed, and from strangers: missing numbers
-are NaN, and text is shortened and stripped of characters that cannot be printed; only the names of classes are kept
-unchanged. A record that contradicts itself raises `RecordError`.
+Records may be of runs that are still going or were killed. Missing numbers are NaN, and text is shortened and stripped
+of characters that cannot be printed; only the names of classes are kept unchanged.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tardygrad.errors import RecordError
 from tardygrad.own_code import is_own
 from tardygrad.runs import events
-from tardygrad.runs.client_history import ClientHistory as ClientHistory
-from tardygrad.runs.client_history import PastJob
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.events import Arrival, ClientEvaluation, ClientEvent, Evaluation, RunEvent, read_events
 from tardygrad.runs.kinds import is_simulated, resume_command
-from tardygrad.runs.machines import Machine, MachineTimes
 from tardygrad.runs.record import EVENTS, Row, read_spec, reading_record
 from tardygrad.runs.record import is_locked as is_locked
-from tardygrad.runs.record_values import printable, read_count, read_number, read_time
-from tardygrad.runs.rounds import COLUMNS, COUNTS, PER_UPDATE
-from tardygrad.runs.rounds import Rounds as Rounds
+from tardygrad.runs.record_values import printable
 from tardygrad.runs.summary import MODEL, read_model, read_summary_row, run_length
 
-MAX_CLIENTS = 10**6  # largest number of clients
 NAME = 32  # most characters of a client's id that are shown
 UNFINISHED = "not ended"  # the status of a run whose record does not say how it ended
+MIN_JOBS = 3  # of a machine, below which its speed says nothing
+State = Literal["awake", "finishing", "asleep", "lost"]
+"""The state of a client; "finishing": its window has ended, and it is asleep after the job that it has."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds as arrays: T × M numbers of the updates, and T numbers of the rounds."""
+
+    clients: NDArray[np.int64]
+    delays: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    time: NDArray[np.float64]
+    norm: NDArray[np.float64]
+    move: NDArray[np.float64]
+    clipped: NDArray[np.float64]
+    local_clipped: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    epsilon: NDArray[np.float64]  # spent so far; NaN: infinite, or the method is not private
+    steps: NDArray[np.int64]
+    snapshots: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def buffer(self) -> int:
+        """M."""
+        return int(self.delays.shape[1])
+
+
+COLUMNS = tuple(column.name for column in fields(Rounds))
+PER_UPDATE, COUNTS = COLUMNS[:4], ("clients", "delays", "steps", "snapshots")
+
+
+class PastJob(NamedTuple):
+    """A job of a client."""
+
+    start: float
+    end: float  # when its update arrived, its client was lost or cancelled it, or the record ends
+    steps: int  # local steps of its update; 0: unknown
+    returned: bool  # False: it was lost or cancelled, or is under way at the end of the record
+    suspended: float = 0.0  # seconds of it in which the client was asleep
+
+    @property
+    def seconds(self) -> float:
+        """How long the client had the job while it was awake."""
+        return self.end - self.start - self.suspended
+
+
+@dataclass
+class ClientHistory:
+    """What one client did."""
+
+    jobs: list[PastJob] = field(default_factory=list)
+    away: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was lost
+    asleep: list[tuple[float, float]] = field(default_factory=list)  # from when to when it was asleep
+    taken: int = 0  # updates accepted
+    steps: int = 0  # their local steps
+    loss_values: list[float] = field(default_factory=list)  # their losses; NaN: not finite
+    refused: Counter[str] = field(default_factory=Counter)  # updates, by reason
+    fault: str = ""  # why its first refused update was not finite: what is wrong, and what to do
+    losses: int = 0
+    lost: bool = False  # at the end of the record
+    _state: State = "awake"
+    _since: float = 0.0
+
+    def change(self, state: State, now: float) -> None:
+        """Note a change of the client's state."""
+        if state == self._state:
+            return
+        if self._state in ("asleep", "lost"):
+            (self.asleep if self._state == "asleep" else self.away).append((self._since, now))
+        self._state, self._since = state, now
+
+    def add_job(self, job: PastJob) -> None:
+        """Add a job that ends now."""
+        suspended = job.end - max(self._since, job.start) if self._state == "asleep" else 0.0
+        for start, end in reversed(self.asleep):
+            if end <= job.start:
+                break
+            suspended += end - max(start, job.start)
+        self.jobs.append(job._replace(suspended=suspended))
+        if self._state == "finishing":
+            self.change("asleep", job.end)
+
+    def end(self, now: float) -> None:
+        """End the last state, at the end of the record."""
+        self.lost = self._state == "lost"
+        self.change("awake", now)
+
+    @property
+    def seconds(self) -> list[float]:
+        """How long the jobs took that came back, each scaled to the largest number of local steps (see DyLU)."""
+        most = max((job.steps for job in self.jobs), default=0)
+        return [job.seconds * (most / job.steps if job.steps else 1) for job in self.jobs if job.returned]
+
+    @property
+    def unfinished_ages(self) -> list[float]:
+        """Ages of the jobs that never came back."""
+        return [job.seconds for job in self.jobs if not job.returned]
+
+    @property
+    def working_seconds(self) -> float:
+        """Seconds with a job, without those asleep."""
+        return sum(job.seconds for job in self.jobs)
+
+    @property
+    def lost_seconds(self) -> float:
+        """Seconds lost."""
+        return sum(end - start for start, end in self.away)
+
+    @property
+    def asleep_seconds(self) -> float:
+        """Seconds asleep."""
+        return sum(end - start for start, end in self.asleep)
+
+
+class Machine(NamedTuple):
+    """What a machine did."""
+
+    name: str
+    workers: int  # processes that have worked there
+    updates: int  # accepted
+    low: float  # seconds per local step: the 10 % quantile, the median and the 90 % quantile of its jobs
+    median: float
+    high: float
+
+
+@dataclass
+class MachineTimes:
+    """Collects the jobs of workers.
+
+    A job's work begins when it was sent, or when its worker delivered the job before, whichever was later: the time
+    that it waited for a free worker is not the machine's.
+    """
+
+    _last: dict[tuple[str, str], float] = field(default_factory=dict)  # (node, worker) to its last arrival
+    _seconds: dict[str, list[float]] = field(default_factory=dict)  # by node: seconds per local step of its jobs
+
+    def add(self, node: str, worker: str, *, sent: float, arrived: float, steps: int) -> None:
+        """Add a job."""
+        began = max(sent, self._last.get((node, worker), 0.0))
+        self._last[node, worker] = arrived
+        self._seconds.setdefault(node, []).append((arrived - began) / max(steps, 1))
+
+    def machines(self) -> list[Machine]:
+        """The machines with enough jobs, slowest first."""
+        found = []
+        for node, seconds in self._seconds.items():
+            if len(seconds) >= MIN_JOBS:
+                workers = sum(known == node for known, _ in self._last)
+                quantiles = (float(value) for value in np.quantile(seconds, (0.1, 0.5, 0.9)))
+                found.append(Machine(node, workers, len(seconds), *quantiles))
+        return sorted(found, key=lambda machine: -machine.median)
 
 
 @dataclass(frozen=True)
@@ -166,30 +318,18 @@ def read_history(path: Path) -> History:
         summary = read_summary_row(path) if (path / "summary.json").exists() else {}
         if MODEL in summary.get("checks", {}):
             read_model(path)
-        classes = [
-            (str(name).encode("utf-8", "replace").decode(), read_count(n)) for name, n in recorded.get("classes") or ()
-        ]
-        spec, versions = recorded.get("spec"), dict(recorded.get("versions") or {})
-        if spec is not None and not all(isinstance(table, dict) for table in spec.values()):
-            raise TypeError("a spec is made of tables")
+        classes = [(str(name).encode("utf-8", "replace").decode(), number) for name, number in recorded["classes"]]
+        spec, run = recorded.get("spec"), dict(recorded["run"])
         ids = client_ids(recorded)
-        clients = sum(number for _, number in classes) or len(ids)
-        clients = clients or read_count((spec or {}).get("task", {}).get("clients") or 0)
-        if ids and len(ids) != clients:
-            raise ValueError(f"{len(ids)} ids of {clients} clients")
-        reader = _Reader(clients or MAX_CLIENTS)
+        clients = sum(number for _, number in classes) or len(ids) or (spec or {}).get("task", {}).get("clients") or 0
+        reader = _Reader()
         if begun:
             for event in read_events(path / EVENTS):
                 reader.add(event)
-        run = dict(recorded.get("run") or {})
-        if run.get("until") is not None:
-            run["until"] = read_time(run["until"])
-        current = bool(summary) and read_count(summary["rounds"]) >= reader.completed  # otherwise it was resumed since
+        current = bool(summary) and summary["rounds"] >= reader.completed  # otherwise it was resumed since
         status = printable(summary["status"]) if current else UNFINISHED
         rounds = reader.finish(run_length(run, status, reader.completed, reader.time))
         clients = clients or 1 + max((*reader.clients, rounds.clients.max(initial=-1)), default=-1)
-        if rounds.clients.max(initial=-1) >= clients or clients > MAX_CLIENTS:
-            raise ValueError(f"client {rounds.clients.max(initial=-1)} of {clients}")
         seconds = summary.get("seconds") if current else rounds.seconds[-1] if len(rounds) else None
         return History(
             path=path,
@@ -197,10 +337,10 @@ def read_history(path: Path) -> History:
             method=printable(recorded["method"], 200),
             spec=spec,
             described=dict(recorded.get("described") or {}),
-            ready_method=recorded["ready_method"] if isinstance(recorded.get("ready_method"), dict) else None,
+            ready_method=recorded.get("ready_method"),
             run=run,
-            versions={printable(name): printable(value) for name, value in versions.items()},
-            parameters=None if recorded.get("parameters") is None else read_count(recorded["parameters"]),
+            versions={printable(name): printable(value) for name, value in (recorded.get("versions") or {}).items()},
+            parameters=recorded.get("parameters"),
             classes=tuple(name for name, number in classes for _ in range(number)) or ("clients",) * clients,
             ids=ids,
             status=status,
@@ -212,10 +352,10 @@ def read_history(path: Path) -> History:
             rounds=rounds,
             by_client=tuple(reader.clients[client] for client in range(clients)),
             evaluations=reader.evaluations,
-            client_evaluations=[_checked_scores(scores, clients, len(rounds)) for scores in reader.client_evaluations],
+            client_evaluations=reader.client_evaluations,
             machines=[] if classes else reader.machines.machines(),
             tails=reader.tails,
-            random_fleet=recorded["random_fleet"] if isinstance(recorded.get("random_fleet"), bool) else None,
+            random_fleet=recorded.get("random_fleet"),
         )
 
 
@@ -226,22 +366,12 @@ def client_ids(recorded: Row) -> tuple[str, ...]:
     return tuple(map(str, recorded.get("ids") or ())) or (() if all(map(str.isdecimal, names)) else names)
 
 
-def _checked_scores(event: ClientEvaluation, clients: int, rounds: int) -> ClientEvaluation:
-    """Scores by client with short names; missing ones are NaN."""
-    if not 1 <= read_count(event.round) <= rounds:
-        raise ValueError(f"scores of clients in round {event.round} of {rounds}")
-    found = {printable(name, 40): [read_number(value) for value in values] for name, values in event.by_client.items()}
-    if wrong := [name for name, values in found.items() if len(values) != clients]:
-        raise ValueError(f"{len(found[wrong[0]])} scores of {clients} clients")
-    return event._replace(on=printable(event.on, 20), by_client=found)
-
-
 class _Reader:
     """Collects the events of a record."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.time = most, 0.0
-        self.buffer: int | None = None
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.buffer = 0  # M, the same in all rounds
         self.clients = defaultdict[int, ClientHistory](ClientHistory)
         self.evaluations: list[Evaluation] = []
         self.client_evaluations: list[ClientEvaluation] = []
@@ -252,31 +382,29 @@ class _Reader:
 
     def add(self, event: RunEvent) -> None:
         """Add the next event."""
-        time = read_time(event.time)
         if not isinstance(event, Evaluation | ClientEvaluation):  # on a real clock, they end after their round
-            self.time = time
+            self.time = event.time
         if isinstance(event, ClientEvent):
-            if (client := read_count(event.client)) >= self.most:
-                raise ValueError(f"client {client} of {self.most}")
-            self._add_message(client, event)
+            self._add_message(event.client, event)
         match event:
             case events.Advance():
                 self._add_round(event)
             case Evaluation():
                 self.evaluations.append(event)
             case ClientEvaluation():
-                self.client_evaluations.append(event)
+                known = {name: [*map(_number, values)] for name, values in event.by_client.items()}
+                self.client_evaluations.append(event._replace(by_client=known))
             case events.TailEstimate():
                 number = self.completed if event.round is None else event.round
-                self.tails.append(event._replace(round=read_count(number)))
+                self.tails.append(event._replace(round=number))
 
     def _add_message(self, client: int, event: ClientEvent) -> None:
         own = self.clients[client]
         match event:
             case events.Dispatch():
-                self._out[client] = (read_count(event.serial), self.time)
+                self._out[client] = (event.serial, self.time)
             case Arrival() | events.Refusal():
-                steps = read_count(event.steps) if isinstance(event, Arrival) else 0
+                steps = event.steps if isinstance(event, Arrival) else 0
                 if self._out.get(client, (None,))[0] == event.serial:  # otherwise an earlier job's update, sent twice
                     if isinstance(event, Arrival) and event.node is not None:
                         names, sent = (printable(event.node, 60), printable(event.worker)), self._out[client][1]
@@ -284,7 +412,7 @@ class _Reader:
                     self._end_job(client, steps, returned=True)
                 if isinstance(event, Arrival):
                     own.taken, own.steps = own.taken + 1, own.steps + steps
-                    own.loss_values.append(read_number(event.loss))
+                    own.loss_values.append(_number(event.loss))
                 else:
                     own.refused[printable(event.reason)] += 1
                     own.fault = own.fault or printable(event.fault or "", 300)
@@ -302,18 +430,13 @@ class _Reader:
     def _end_job(self, client: int, steps: int = 0, *, returned: bool = False) -> None:
         if client in self._out:
             _, start = self._out.pop(client)
-            if self.time < start:
-                raise ValueError("a job that ended before it began")
             self.clients[client].add_job(PastJob(start, self.time, steps, returned))
 
     def _add_round(self, event: events.Advance) -> None:
-        size = len(event.clients)
-        if size < 1 or self.buffer not in (None, size):
-            raise ValueError(f"a round of {size} updates after rounds of {self.buffer}")
-        self.buffer = size
+        self.buffer = len(event.clients)
         for name, column in self._columns.items():
             values = getattr(event, name) if name in PER_UPDATE else (getattr(event, name),)
-            column.extend(map(read_count, values) if name in COUNTS else map(read_number, values))
+            column.extend(values if name in COUNTS else map(_number, values))
 
     @property
     def completed(self) -> int:
@@ -330,13 +453,9 @@ class _Reader:
         rounds = self.completed
         arrays = {name: np.array(column) for name, column in self._columns.items()}
         arrays |= {name: arrays[name].reshape(rounds, self.buffer or 1) for name in PER_UPDATE}
-        found = Rounds(**arrays)
-        if rounds and not 1 <= found.delays.min() <= found.delays.max() <= rounds:
-            raise ValueError(f"delays of {found.delays.min()} to {found.delays.max()} in {rounds} rounds")
-        for name in ("clipped", "local_clipped"):
-            if ((arrays[name] < 0) | (arrays[name] > 1)).any():
-                raise ValueError(f"a share in {name} that is not between 0 and 1")
-        for evaluation in self.evaluations:
-            if not 1 <= read_count(evaluation.round) <= rounds:
-                raise ValueError(f"scores of round {evaluation.round} in {rounds} rounds")
-        return found
+        return Rounds(**arrays)
+
+
+def _number(value: float | None) -> float:
+    """A number of a record; NaN for null."""
+    return math.nan if value is None else float(value)

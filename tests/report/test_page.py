@@ -169,7 +169,7 @@ def expressions(spec: Any) -> list[str]:
 
 def test_the_command_that_repeats_a_run_is_shown(alone: Report) -> None:
     page = alone.html()
-    assert f"tardygrad run &#x27;{alone.runs[0].history.path}&#x27;" in page
+    assert f"tardygrad run &#39;{alone.runs[0].history.path}&#39;" in page
     assert "[task]\nkind = &quot;quadratic&quot;" in page
 
 
@@ -412,7 +412,7 @@ def test_several_runs_are_laid_over_each_other_and_told_one_by_one(tmp_path: Pat
         record(tmp_path / f"all/{seed}", seed=seed, rounds=51)
     report = build([str(tmp_path / "all")])
     assert keys(report) >= {"score-1", "training-loss", "shares", "clipped", "timeline-1", "tail-3"}
-    assert "mean ± 95% confidence interval (Student&#39;s t)" in report.html().replace("&#x27;", "&#39;")
+    assert "mean ± 95% confidence interval (Student&#39;s t)" in report.html()
     check_charts(report.sections)
     (curve,) = [one for one in figures(report.sections) if one.key == "score-1"]
     assert curve.chart["datasets"]["round"][0]["high"] > curve.chart["datasets"]["round"][0]["value"]

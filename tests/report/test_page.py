@@ -170,7 +170,7 @@ def expressions(spec: Any) -> list[str]:
 def test_the_command_that_repeats_a_run_is_shown(alone: Report) -> None:
     page = alone.html()
     assert f"tardygrad run &#39;{alone.runs[0].history.path}&#39;" in page
-    assert "[task]\nkind = &quot;quadratic&quot;" in page
+    assert "[task]\nkind = &#34;quadratic&#34;" in page
 
 
 def test_a_run_begun_in_python_says_so(tmp_path: Path) -> None:

@@ -7,12 +7,9 @@ this machine.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
@@ -25,9 +22,7 @@ from tardygrad.runs.history import is_locked
 from tardygrad.runs.record_values import printable
 
 HOST = "127.0.0.1"
-CONNECTIONS = 50  # at once
 TIMEOUT = 10.0  # seconds without a byte after which a connection ends
-PAUSE = 0.1  # seconds to wait if the system has no room for a connection
 FILES = ("spec.json", "events.jsonl", "summary.json", "sweep.json", "comparison.json", "study.jsonl")
 
 
@@ -74,37 +69,7 @@ def status(runs: list[RunView]) -> str:
 
 
 class LiveServer(ThreadingHTTPServer):
-    """An HTTP server that does not report browsers that disconnect. A new connection ends the oldest of too many."""
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._open: dict[Any, None] = {}  # connections, oldest first
-        self._lock = threading.Lock()
-        super().__init__(address, handler)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        try:
-            return super().get_request()
-        except OSError:  # such as no more descriptors: the connection waits, and is offered again at once
-            time.sleep(PAUSE)
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            if len(self._open) >= CONNECTIONS:
-                self._end(next(iter(self._open)))
-            self._open[request] = None
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def _end(self, request: Any) -> None:
-        """End a connection: the thread that waits for it goes on, and closes it."""
-        del self._open[request]
-        with suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
+    """An HTTP server that does not report browsers that disconnect."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):

@@ -1,9 +1,17 @@
-"""Arguments of a wrong type are refused where they are given: from Python by the same rules as in a spec."""
+"""Constructions: a call is checked, remembered with the object, and written as a table that makes it again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import inspect
+import json
+import math
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import Enum, StrEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +19,12 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.constructors import conform
+from tardygrad.constructors import Call, call_of, call_seeded, conform, constructor, described, parameters, written
+from tardygrad.core.schedules import Schedule
 from tardygrad.fleet import AvailabilityFile, Available, Crash, Diurnal, Fault, Slow, SlowSpells
+from tardygrad.methods.constructor import MethodSettings
+from tardygrad.runs.kinds import KINDS
+from tardygrad.runs.tables import table_of_call
 from tests.test_fleet import fleet_of
 
 TWO = fleet_of(1.0, 2.0)
@@ -64,15 +76,15 @@ WRONG: dict[type, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("make", "good"), GOOD, ids=[getattr(make, "func", make).__qualname__ for make, _ in GOOD])
-def test_an_argument_of_another_type_is_refused_and_named(make: Callable[..., Any], good: dict[str, Any]) -> None:
-    make(**good)
-    for name, value in good.items():
-        for wrong in WRONG.get(type(value), [3, "x", (), type(value)]):
-            with pytest.raises(tg.Invalid, match=rf"^`{name}(\[\d+\])?` must be .+, got "):
-                make(**good | {name: wrong})
-        with pytest.raises(tg.Invalid, match="has no argument"):
-            make(**good, **{f"{name}_": value})
+def test_an_argument_of_another_type_is_refused_and_named() -> None:
+    for make, good in GOOD:
+        make(**good)
+        for name, value in good.items():
+            for wrong in WRONG.get(type(value), [3, "x", (), type(value)]):
+                with pytest.raises(tg.Invalid, match=rf"^`{name}(\[\d+\])?` must be .+, got "):
+                    make(**good | {name: wrong})
+            with pytest.raises(tg.Invalid, match="has no argument"):
+                make(**good, **{f"{name}_": value})
 
 
 @pytest.mark.parametrize(
@@ -117,3 +129,171 @@ def test_a_spec_has_the_same_rules(hint: Any, value: Any, text: str) -> None:
         conform(hint, value, "a.b", spec=True)
     assert str(caught.value) == text
     assert type(conform(float, 4, "a.b", spec=True)) is float
+
+
+METHODS: dict[str, Any] = KINDS["method"]
+CLIP2: dict[str, Any] = {"local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 1.0, "buffer": 4, "local_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: tg.clip2(bufer=4), "clip2 has no argument `bufer`. Did you mean 'buffer'?"),
+        (lambda: tg.clip2(**CLIP2, momentum=0.9), "clip2 has no argument `momentum`. Its arguments are local_lr, "),
+        (lambda: tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, buffer=4), "clip2 needs `clip`."),
+        (lambda: tg.clip2(0.1), "clip2 takes its settings by name, such as local_lr=..., got 0.1."),
+        (lambda: tg.make(3), "`make` needs a function and its arguments, got 3. Use make(function, key=value)."),
+        (lambda: tg.make(namedtuple("Point", "x"), x=1), "`make` needs a function that returns a task, a method"),
+        (lambda: tg.make(own, x=endless()), "an argument must not contain itself, or be nested so deeply that Python"),
+        (lambda: tg.Trace((10**5000,)), "`seconds[0]` must be a number, got a number that is too long to write."),
+    ],
+)  # fmt: skip
+def test_a_wrong_call_is_refused_in_a_sentence(call: Any, text: str) -> None:
+    with pytest.raises(tg.Invalid) as caught:
+        call()
+    assert str(caught.value).startswith(text)
+
+
+def endless() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def test_the_help_of_a_constructor_describes_every_setting_once() -> None:
+    for kind, make in {**METHODS, **KINDS["task"]}.items():
+        known = parameters(make)
+        assert list(inspect.signature(make).parameters) == list(known), kind
+        if kind != "quadratic":
+            assert described(make).keys() == known.keys(), kind
+            assert all((make.__doc__ or "").count(f"\n    {name}: ") == 1 for name in known), kind
+        if kind in METHODS:
+            assert MethodSettings.__annotations__.keys() | {"buffer", "mode", "local_lr"} <= known.keys(), kind
+
+
+def test_a_constructor_remembers_its_call() -> None:
+    assert call_of(tg.clip2(**CLIP2)) == Call(tg.clip2, CLIP2)
+    assert call_of(tg.tasks.quadratic(clients=3)) == Call(tg.tasks.quadratic, {"clients": 3})
+    assert call_of(tg.Fleet.paper(clients=3)) == Call(tg.Fleet.paper, {"clients": 3})
+    method, task, fleet = tg.clip2(**CLIP2), tg.tasks.quadratic(clients=3), tg.Fleet.paper(clients=3)
+    with tg.SimPool(task, method, fleet, batch=1) as pool:
+        assert call_of(pool) == Call(tg.SimPool, {"task": task, "method": method, "fleet": fleet, "batch": 1})
+
+
+def test_a_call_makes_the_same_object() -> None:
+    made_by = call_of(tg.tasks.quadratic(clients=3, heterogeneity=1.0))
+    assert made_by is not None
+    again = call_seeded(made_by.function, made_by.arguments)
+    assert torch.equal(again.c, tg.tasks.quadratic(clients=3, heterogeneity=1.0).c)
+    assert call_of(again) == made_by
+
+
+def test_a_call_does_not_change_with_the_arguments() -> None:
+    def mine(slopes: list[float], names: dict[str, list[str]], x: torch.Tensor) -> tg.Method:
+        slopes.append(9.0)
+        return tg.clip2(**CLIP2)
+
+    slopes, names, x = [1.0], {"a": ["b"]}, torch.ones(2)
+    made_by = call_of(tg.make(mine, slopes=slopes, names=names, x=x))
+    assert made_by is not None
+    names["a"].append("c")
+    for _ in range(2):
+        assert (made_by.arguments["slopes"], made_by.arguments["names"]) == ([1.0], {"a": ["b"]})
+        call_seeded(made_by.function, made_by.arguments)
+    assert made_by.arguments["x"] is x
+    probabilities = [0.5, 0.5]
+    given = {"place": {0: probabilities}}
+    made = constructed(given)
+    probabilities[0] = given["place"][1] = 0.1  # type: ignore[call-overload]
+    assert call_of(made) == Call(constructed, {"given": {"place": {0: [0.5, 0.5]}}})
+
+
+def test_copies_have_the_call_and_changed_objects_have_none() -> None:
+    method, fleet = tg.clip2(**CLIP2), tg.Fleet.paper(clients=3)
+    assert call_of(copy.deepcopy(fleet)) == call_of(fleet)
+    assert call_of(replace(method, buffer=3)) is None
+    assert call_of(fleet.crash(client=0, at=1.0)) is None
+    assert call_of(tg.tasks.logistic(clients=2).to("cpu")) is None
+
+
+def test_make_remembers_the_outermost_function_and_the_one_that_it_called() -> None:
+    def mine(clients: int) -> object:
+        return tg.tasks.quadratic(clients=clients)
+
+    inner = Call(tg.tasks.quadratic, {"clients": 3})
+    assert call_of(tg.make(mine, clients=3)) == Call(mine, {"clients": 3}, inner=inner)
+
+
+def test_a_function_is_named_only_if_it_can_be_imported() -> None:
+    assert Call(own, {}).name == f"{__name__}:own"
+    assert Call(tg.Fleet.paper, {}).name == "tardygrad.fleet.fleet:Fleet.paper"
+    with pytest.raises(tg.Invalid, match=r"its function `.*<lambda>` is not one that can be imported"):
+        _ = Call(lambda: None, {}).name
+    script = lambda: None  # noqa: E731
+    script.__module__ = "__main__"
+    with pytest.raises(tg.Invalid, match="is in the script itself, which cannot be imported"):
+        _ = Call(script, {}).name
+
+
+def test_rates_may_be_numbers_of_numpy() -> None:
+    method = tg.fedavg(local_lr=np.float32(0.5), lr=np.int64(1), buffer=2, local_steps=1)
+    table = table_of_call("method", call_of(method))
+    assert (table["local_lr"], table["lr"]) == (0.5, 1.0)
+    json.dumps(table, allow_nan=False)
+
+
+def test_values_that_json_cannot_hold_are_refused() -> None:
+    assert written(float | Schedule, math.inf, "lr") == "inf"
+    assert written(float | Schedule, tg.Power(0.1, -0.5), "lr") == {"value": 0.1, "exponent": -0.5}
+    assert written(Mapping[int | str, str] | None, {3: "here"}, "place") == {"3": "here"}
+    for hint, value in (
+        (float, math.nan),
+        (dict, {3: 1}),
+        (str, math.inf),
+        (object, torch.ones(2)),
+        (object, tg.Noise()),
+        (int, {1}),
+    ):
+        with pytest.raises(tg.Invalid, match="its argument `a` is of type"):
+            written(hint, value, "a")
+
+
+def test_a_type_hint_that_cannot_be_resolved_takes_any_value() -> None:
+    def mine(clients: NowhereImported) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    assert str(parameters(mine)["clients"].annotation) == "typing.Any"
+    with pytest.raises(tg.Invalid, match="has no signature"):
+        parameters(dict.__init_subclass__)
+
+
+def own() -> tg.Method:
+    return tg.clip2(**CLIP2)
+
+
+@constructor
+def constructed(given: dict[str, dict[int, list[float]]]) -> tg.Method:
+    return replace(tg.clip2(**CLIP2))
+
+
+class Size(StrEnum):
+    small = "s"
+    large = "l"
+
+
+class Level(Enum):
+    low = 1
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "text"),
+    [(Size, Size.large, "l"), (Level | None, Level.low, 1), (Path, Path("data"), "data"), (Path | None, None, None)],
+)
+def test_members_of_enums_and_paths_are_read_back(hint: object, value: object, text: object) -> None:
+    assert written(hint, value, "key") == text
+    assert conform(hint, text, "key", spec=True) == value
+    assert type(conform(hint, text, "key", spec=True)) is type(value)
+
+
+def test_a_word_that_is_no_member_is_refused() -> None:
+    with pytest.raises(tg.Invalid, match="`key` must be one of s, l, got 'medium'"):
+        conform(Size, "medium", "key", spec=True)

@@ -64,6 +64,8 @@ FILES = {
         SMALL.replace("clients = 8\n", "").replace('[fleet]\nkind = "paper"', '[engine]\nkind = "threads"'),
         "[task] needs the key `clients`: a whole number.",
     ),
+    "a key of 3,000 levels": (".".join("a" * 3000) + " = 1", "at most 30 levels of tables and lists"),
+    "an endless number": (SMALL.replace("clients = 8", "clients = 1" + "0" * 400), "a number of at most 300 digits"),
     "bytes that are no text": (b"\xff\xfe[task]", "must be UTF-8 text", "byte 0"),
 }  # fmt: skip
 
@@ -160,7 +162,7 @@ def test_words_that_no_path_can_have_are_refused(word: str, tardygrad: Command) 
     method = tg.fedasync(local_lr=0.1, local_steps=1)
     task, fleet = tg.tasks.quadratic(clients=2, dimension=2), tg.Fleet.paper(clients=2)
     for call in (lambda: tg.simulate(method, task, fleet, rounds=1, out=word), lambda: read_json(Path(word))):
-        with pytest.raises(tg.Invalid, match="a path must have no NUL and no lone surrogate, got "):
+        with pytest.raises(tg.Invalid, match="a path must have no NUL"):
             call()
 
 

@@ -35,7 +35,8 @@ def verdict(mutant: dict[str, Any], root: Path) -> str:
         return f"NOT FOUND: its line {error}"
     path.write_text(text.replace(mutant["line"], mutant["becomes"]), "utf-8")
     environment = os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant["tests"]]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "timeout=60"]
+    command += mutant["tests"]
     began = time.perf_counter()
     try:
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)

@@ -447,8 +447,40 @@ def test_one_that_has_reported_is_lost_and_comes_back_waits_for_the_rounds_end()
     server.receive(update(jobs[0]))
     server.receive(tg.Lost(0))
     assert server.receive(tg.Joined(0)).jobs == []
+    assert server.receive(tg.Lost(2)).jobs == []  # which leaves a slot, but not for client 0
     _, sent = server.receive(update(jobs[1]))
     assert {job.client for job in sent} == {0, 1}
+
+
+def test_an_update_has_the_means_of_its_steps() -> None:
+    class Counting(Task):
+        def gradient(self, x: Tensor, batch: Any, module_buffers: None) -> tuple[Tensor, Tensor]:
+            return torch.tensor(float(batch[2])), torch.tensor([9.0, 0.1, 0.1])
+
+    task: Any = Counting(Problem(0, 1, D))
+    job = tg.Job(0, 0, 0, task.init(0), 4, None, 0)
+    assert tg.work(job, task, method_of())[6:9] == (4, 1.5, pytest.approx(1 / 3))  # steps 0 to 3; one of 3 is clipped
+
+
+class Ticking(tg.Pool):
+    """A pool without a deadline of its own: a second for each job."""
+
+    now = 0.0
+
+    def __init__(self) -> None:
+        self.jobs: list[tg.Job] = []
+
+    def submit(self, job: tg.Job) -> None:
+        self.jobs.append(job)
+
+    def next(self) -> tg.Update:
+        self.now += 1.0
+        return update(self.jobs.pop(0))
+
+
+def test_time_is_up_on_a_pool_that_knows_no_deadline() -> None:
+    server = tg.Server(method_of("client", 1), torch.zeros(D), clients=2, seed=0)
+    assert [event.time for event in tg.drive(server, Ticking(), until=3.5)] == [0.0, 1.0, 2.0, 3.0]
 
 
 @MODES

@@ -10,10 +10,9 @@ the tuning is.
 
 from __future__ import annotations
 
-import sys
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,7 +29,7 @@ from optuna.trial import FrozenTrial, create_trial
 
 import tardygrad as tg
 from experiments import lib
-from experiments.lib import Progress, Values
+from experiments.lib import Cost, Values
 from tardygrad import streams
 from tardygrad.results.statistics import paired
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
@@ -304,21 +303,17 @@ class Baselines:
     """A plan and its results.
 
     Args:
-        folders: the data of workloads that need a folder.
-        skip: workloads that cannot be run here; their stored runs are read.
+        images: the folder of Fashion-MNIST; None: the task finds it.
     """
 
-    def __init__(
-        self, plan: BaselinePlan, store: Store, folders: dict[str, str] | None = None, skip: Iterable[str] = ()
-    ) -> None:
-        self.plan, self.store, self.folders, self.skip = plan, store, folders or {}, set(skip)
+    def __init__(self, plan: BaselinePlan, store: Store, images: Path | None = None) -> None:
+        self.plan, self.store, self.images = plan, store, images
         self._tunings: dict[BaselineCell, Tuning] = {}
         self._runs: dict[tuple[BaselineCell, tuple[float, ...], int], PlannedRun] = {}
 
     def wanted(self) -> list[PlannedRun]:
         """The runs known so far, in order; their results decide which others follow."""
-        cells = [cell for cell in self.plan.cells() if cell.workload not in self.skip]
-        return [run for cell in cells for run in [*self._batch(cell), *self.runs(cell)]]
+        return [run for cell in self.plan.cells() for run in [*self._trials(cell), *self.runs(cell)]]
 
     def runs(self, cell: BaselineCell) -> list[PlannedRun]:
         """The runs of a cell that are reported, one for each seed; none while its setting is not chosen."""
@@ -339,9 +334,11 @@ class Baselines:
         tuning.advance(value)
         return tuning
 
-    def _batch(self, cell: BaselineCell) -> list[PlannedRun]:
-        """The trials of a cell's current batch; none for a cell that is not tuned itself."""
-        return [self._trial(cell, point) for point in self.tuning(cell).batch] if self.plan.has_trials(cell) else []
+    def _trials(self, cell: BaselineCell) -> list[PlannedRun]:
+        """The trials of a cell that are known so far; none for a cell that is not tuned itself."""
+        tuning = self.tuning(cell)
+        points = [*(trial.params for trial in tuning.finished), *tuning.batch] if self.plan.has_trials(cell) else []
+        return [self._trial(cell, point) for point in points]
 
     def _trial(self, cell: BaselineCell, point: Point) -> PlannedRun:
         return self._run(cell, point, self.plan.tuning_seed)
@@ -349,51 +346,29 @@ class Baselines:
     def _run(self, cell: BaselineCell, point: Point, seed: int) -> PlannedRun:
         key = (cell, tuple(point.values()), seed)
         if key not in self._runs:
-            self._runs[key] = self.plan.run(cell, point, seed, data=self.folders.get(cell.workload))
+            images = str(self.images.resolve()) if self.images and cell.workload == "fashion" else None
+            self._runs[key] = self.plan.run(cell, point, seed, data=images)
         return self._runs[key]
 
-    def known_runs(self) -> list[PlannedRun]:
-        """The runs known so far, those of finished batches too."""
-        runs = []
-        for cell in self.plan.cells():
-            if self.plan.has_trials(cell):
-                runs += [self._trial(cell, trial.params) for trial in self.tuning(cell).finished]
-            runs += [*self._batch(cell), *self.runs(cell)]
-        return runs
-
-    def progress(self) -> lib.Plan:
-        """The progress of each workload and fleet."""
-        rows = []
+    def costs(self) -> list[Cost]:
+        """What each workload and fleet takes."""
+        costs = []
         for (name, fleet), group in groupby(self.plan.cells(), key=lambda cell: cell[:2]):
-            workload, cells = self.plan.workloads[name], list(group)
-            trials, runs = len(cells) * workload.trials, len(cells) * len(self.plan.seeds)
-            trials_done = sum(map(self._trials_done, cells))
-            runs_done = sum(self._done(self.runs(cell)) for cell in cells)
-            whole = workload.seconds * (trials * workload.trial_length + runs)
-            left = workload.seconds * ((trials - trials_done) * workload.trial_length + runs - runs_done)
-            rows.append(Progress(name, fleet, trials + runs, trials_done + runs_done, whole, left))
-        return lib.Plan(rows, "fleet")
-
-    def _trials_done(self, cell: BaselineCell) -> int:
-        """The finished trials of a cell; none for a cell that is not tuned itself."""
-        return len(self.tuning(cell).finished) + self._done(self._batch(cell)) if self.plan.has_trials(cell) else 0
-
-    def _done(self, runs: list[PlannedRun]) -> int:
-        return len(runs) - len(self.store.missing(runs))
+            workload, cells = self.plan.workloads[name], len(list(group))
+            trials, runs = cells * workload.trials, cells * len(self.plan.seeds)
+            costs.append(Cost(name, fleet, trials + runs, workload.seconds * (trials * workload.trial_length + runs)))
+        return costs
 
     def tables(self) -> list[list[BaselineLine]]:
-        """A table for each workload and fleet, with the methods that have all their runs; none without any."""
+        """A table for each workload and fleet; all runs must be done."""
         groups = groupby(self.plan.cells(), key=lambda cell: cell[:2])
-        tables = ([line for cell in cells if (line := self.line(cell))] for _, cells in groups)
-        return [self.marked(lines) for lines in tables if lines]
+        return [self.marked([self.line(cell) for cell in cells]) for _, cells in groups]
 
-    def line(self, cell: BaselineCell) -> BaselineLine | None:
-        """The line of a cell; None while runs are missing."""
-        runs, workload = self.runs(cell), self.plan.workloads[cell.workload]
-        results = [result for run in runs if (result := self.store.result(run))]
-        point = self.tuning(cell).best()
-        if point is None or len(results) < len(runs):
-            return None
+    def line(self, cell: BaselineCell) -> BaselineLine:
+        """The line of a cell; all its runs must be done."""
+        workload, point = self.plan.workloads[cell.workload], self.tuning(cell).best()
+        results = [result for run in self.runs(cell) if (result := self.store.result(run))]
+        assert point is not None
         curves = [_curve(result, workload) for result in results]
         reached = [time for curve in curves if (time := _time_to_target(curve, workload)) is not None]
         return BaselineLine(
@@ -426,37 +401,20 @@ def _time_to_target(curve: Curve, workload: BaselineWorkload) -> float | None:
     return next(good, None)
 
 
-def fashion_folder(plan: BaselinePlan, data: Path | None) -> str | None:
-    """The folder of Fashion-MNIST's images, None if the task finds them; raises `Invalid` if there are none."""
-    folder = data / "fashion" if data else None
-    where = str(folder.resolve()) if folder and folder.is_dir() else None
-    cell = next(cell for cell in plan.cells() if cell.workload == "fashion")
-    tg.load_spec(plan.run(cell, plan.lowest(cell), plan.seeds[0], data=where).spec).build()
-    return where
-
-
 def main(argv: list[str] | None = None) -> None:
     """Tune and run what is missing of the baselines, and make the tables."""
     from experiments import baselines_page
 
-    names = ("--page", "--data", "--only", "--jobs", "--read", "--plan", "--save")
+    names = ("--page", "--data", "--only", "--jobs", "--read", "--save")
     given = lib.options(__doc__, argv, *names, out=lib.out("runs/baselines"))
     lib.check_page(given.page, "baselines")
-    store, folders, skipped = tg.Store(given.out, known=lib.stored_runs("baselines")), dict[str, str](), ""
-    if not (given.read or given.plan) and "fashion" in plan().workloads:
-        try:
-            folders = {"fashion": where} if (where := fashion_folder(plan(), given.data)) else {}
-        except tg.Invalid as error:
-            skipped = str(error)
-            print(f"fashion is skipped: {skipped}", file=sys.stderr)
-    results = Baselines(plan(), store, folders, ["fashion"] if skipped else [])
-    if given.plan:
-        print(results.progress().table())
-        return
-    lib.do_missing(store, results.wanted, given, lambda: results.progress().text())
+    store = tg.Store(given.out, known=lib.stored_runs("baselines"))
+    results = Baselines(plan(), store, given.data and given.data / "fashion")
+    lib.do_missing(store, results.wanted, given)
     if given.save:
-        lib.save_runs(given.save, store, results.known_runs())
-    text = baselines_page.text(results, "python -m experiments.baselines", skipped)
+        lib.save_runs(given.save, store, results.wanted())
+    lib.require_all(store, results.wanted)
+    text = baselines_page.text(results, "python -m experiments.baselines")
     lib.publish(given.page, {"baselines": text}, lambda folder: baselines_page.draw(results, folder))
 
 

@@ -11,7 +11,7 @@ import altair as alt
 
 from experiments import lib
 from experiments.baselines import BaselineCell, BaselineLine, BaselinePlan, Baselines, BaselineWorkload, difference
-from experiments.lib import Progress, Values
+from experiments.lib import Values
 from tardygrad.results import theme
 
 DASHES = {"clipped": [6, 2], "AdamW": [2, 2]}  # of curves, by variant
@@ -101,15 +101,15 @@ def _times(times: list[float], seeds: int) -> str:
     return f"{len(times)} of {seeds} seeds" if times else "never"
 
 
-def text(baselines: Baselines, command: str, skipped: str = "") -> str:
+def text(baselines: Baselines, command: str) -> str:
     """The section of a page."""
-    plan, progress = baselines.plan, baselines.progress()
+    plan, costs = baselines.plan, baselines.costs()
     parts = [
         f"Made by `{command}`.",
         lib.table(
             ("workload", "", "client updates", "K", "trials", "CPU hours"),
             (
-                _workload(plan, workload, [row.seconds for row in progress.rows if row.workload == workload.name])
+                _workload(plan, workload, [cost.seconds for cost in costs if cost.workload == workload.name])
                 for workload in plan.workloads.values()
             ),
         ),
@@ -121,9 +121,8 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
         "(Student's t) excludes 0, and *tied* with the best one if it is not worse. *At … s* is the score when the "
         "fastest method of the table has ended with all seeds. *Near an end of its range*: settings in the first or "
         "last twentieth of a logarithmic range.",
-        progress.text("A method is in a table when all its runs are done, and compared with those in it."),
-        progress.table(),
-        *([f"Fashion-MNIST was not run: {skipped}"] if skipped and not _has(progress.rows, "fashion") else []),
+        lib.all_done(costs),
+        lib.cost_table(costs, "fleet"),
     ]
     for lines in baselines.tables():
         each = BaselineTable(plan, lines)
@@ -139,11 +138,6 @@ def text(baselines: Baselines, command: str, skipped: str = "") -> str:
             rows = (_searched(plan, cell) for cell in plan.cells() if cell[:2] == place)
             parts += [f"## Searched: {workload.heading}", lib.table(("method", "searched", "given"), rows)]
     return "\n\n".join(parts)
-
-
-def _has(progress: list[Progress], name: str) -> bool:
-    """Whether a workload has all its runs."""
-    return all(row.done == row.runs for row in progress if row.workload == name)
 
 
 def _workload(plan: BaselinePlan, workload: BaselineWorkload, seconds: list[float]) -> tuple[str, ...]:

@@ -9,9 +9,8 @@ are not tuned come from a pilot on the seed for tuning, which no verdict uses. A
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise, product
 from statistics import mean
 from typing import Any, Literal, NamedTuple
@@ -21,39 +20,19 @@ from experiments import lib
 from experiments.lib import FLEETS, KINDS, Mode, ResultOf, Stragglers
 from tardygrad.sweeps.store import PlannedRun
 
-TASK: dict[str, Any] = {
-    "kind": "digits",
-    "clients": 40,
-    "model": "mlp",
-    "dim": 32,
-    "noise": {"kind": "student", "tail": 1.5, "scale": 0.02},
-}
+_PLAN = tomllib.loads((lib.FOLDER / "claims.toml").read_text(encoding="utf-8"))
+TASK: dict[str, Any] = _PLAN["task"]
+GRIDS: dict[str, dict[str, list[float]]] = _PLAN["grid"]
+"""Twelve trials for each tuned method."""
+FIXED: dict[str, dict[str, float]] = _PLAN["fixed"]
+"""Settings at which each method works with M = 4 on the large fleet, from the pilot."""
+TEXTS: dict[str, dict[str, str]] = _PLAN["claim"]
+"""By the claim's number: what the paper says, what is run, and the rule for the verdict."""
 ROUNDS, BUFFER, LOCAL_STEPS, LOCAL_LR, LOCAL_CLIP = 280, 4, 5, 0.3, 0.1
 TUNING = 0
 """The seed for tuning; no verdict uses it."""
 UNCLIPPED = ("FADAS", "DN+DyLU")
 """Methods that the paper on Clip² runs without local clipping; with it, their label ends in `, clipped`."""
-
-_CLIPS = {"lr": (0.3, 1.0, 3.0, 10.0), "clip": (0.001, 0.003, 0.01)}
-GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
-    "SGDClip": {"lr": (0.1, 0.3, 1.0, 3.0), "local_lr": (0.1, 0.3, 1.0)},
-    "Clip²": _CLIPS,
-    "SD-Clip²": _CLIPS,
-    "DC-Clip²": _CLIPS,
-    "FADAS": {"lr": (0.003, 0.01, 0.03, 0.1), "tau_c": (1.0, 10.0, 100.0)},
-    "DN+DyLU": {"lr": (0.03, 0.1, 0.3), "period": (8, 16, 32, 64)},
-}
-"""Twelve trials for each tuned method. Those of FADAS and DN+DyLU lie around the best of the pilot."""
-
-FIXED: dict[str, dict[str, float]] = {
-    "SGDClip": {"lr": 0.3},
-    "SD-SGDClip": {"lr": 1.0},
-    "Clip²": {"lr": 1.0, "clip": 0.003},
-    "SD-Clip²": {"lr": 3.0, "clip": 0.001},
-    "DC-Clip²": {"lr": 1.0, "clip": 0.003},
-}
-"""Settings at which each method works with M = 4 on the large fleet, from the pilot."""
-
 WORKS, FAILS = 80.0, 50.0
 """Accuracies in per cent: a method works from the first on, and fails below the second."""
 
@@ -119,7 +98,7 @@ class Tuned(NamedTuple):
     """A trial whose settings are chosen from a grid, by the final accuracy on the seed for tuning."""
 
     trial: ClaimTrial
-    grid: dict[str, tuple[float, ...]]
+    grid: Mapping[str, Sequence[float]]
 
     def trials(self) -> list[ClaimTrial]:
         """Every point of the grid."""
@@ -169,7 +148,7 @@ RuleOutcome = tuple[list[Check], bool, str]
 
 
 class Claim(NamedTuple):
-    """A claim: its trials and its rule; `texts` describes both in words."""
+    """A claim: its trials and its rule; `TEXTS` has both in words."""
 
     number: int
     trials: Callable[[Scale, list[ClaimTrial]], list[ClaimTrial]]  # run with every seed, given the best tuned trials
@@ -425,12 +404,6 @@ CLAIMS = (
 )
 
 
-@cache
-def texts() -> dict[str, dict[str, str]]:
-    """By the claim's number: what the paper says, what is run, and the rule for the verdict."""
-    return tomllib.loads((lib.FOLDER / "claims.toml").read_text(encoding="utf-8"))
-
-
 def main(argv: list[str] | None = None) -> None:
     """Run the experiments of the claims and judge them."""
     from experiments import claims_page
@@ -444,15 +417,9 @@ def main(argv: list[str] | None = None) -> None:
     def wanted() -> list[PlannedRun]:
         return [run for claim in CLAIMS for run in claim.wanted(store.result, scale)]
 
-    lib.do_missing(store, wanted, given, lambda: f"{len(store.missing(wanted()))} known runs are left.")
-    findings = {
-        claim: claim.judge(store.result, scale)
-        for claim in CLAIMS
-        if not store.missing(claim.wanted(store.result, scale))
-    }
-    if given.page and len(findings) < len(CLAIMS):
-        left = f"{len(store.missing(wanted()))} runs are missing in {str(given.out)!r}"
-        raise tg.Invalid(f"--page needs all claims, and {left}. Leave out --only and --read to run them.")
+    lib.do_missing(store, wanted, given)
+    lib.require_all(store, wanted)
+    findings = {claim: claim.judge(store.result, scale) for claim in CLAIMS}
     command = f"python -m experiments.claims{' --fast' * given.fast}"
     lib.publish(
         given.page,

@@ -10,46 +10,12 @@ from typing import Any
 
 import altair as alt
 
-from experiments import lib
-from experiments.claims import (
-    BUFFER,
-    HIGH_RATES,
-    LOCAL_CLIP,
-    LOCAL_LR,
-    LOCAL_STEPS,
-    RATE_PAIRS,
-    ROUNDS,
-    SGDCLIP_METHODS,
-    TASK,
-    TUNING,
-    WIDE_TRIALS,
-    WORKS,
-    Claim,
-    ClaimLine,
-    ClaimResult,
-    ClaimTrial,
-    Scale,
-    texts,
-)
+from experiments import claims, lib
+from experiments.claims import Claim, ClaimLine, ClaimResult, ClaimTrial, Scale
 from experiments.lib import FLEETS, LABELS, ResultOf
 from tardygrad.results import theme
 
-_COLUMNS = (
-    "method",
-    "mode",
-    "stragglers",
-    "M",
-    "settings",
-    "accuracy (%)",
-    "paper's best (%)",
-    "time (s)",
-    "Δ clipped",
-    "",
-)
-TASK_TEXT = (
-    f"Task: {TASK['kind']}, {TASK['model']} of width {TASK['dim']}, with {TASK['noise']['kind']} noise of tail "
-    f"{TASK['noise']['tail']} and scale {TASK['noise']['scale']} on every gradient"
-)
+_COLUMNS = ("method", "mode", "stragglers", "M", "settings", "accuracy (%)", "paper's best (%)", "time (s)")
 
 
 @cache
@@ -90,18 +56,19 @@ def row(line: ClaimLine) -> tuple[str, ...]:
 
 def text(findings: dict[Claim, ClaimResult], scale: Scale, command: str) -> str:
     """The section of a page."""
-    words = texts()
-    first, last = scale.seeds[0], scale.seeds[-1]
+    task, noise, seeds = claims.TASK, claims.TASK["noise"], scale.seeds
     parts = [
-        f"Made by `{command}`. {TASK_TEXT}; "
-        f"N = {TASK['clients']}, M = {BUFFER}, K = {LOCAL_STEPS}, T = {ROUNDS}, η_ℓ = {LOCAL_LR}, u = {LOCAL_CLIP} "
-        "unless a table says otherwise. Accuracies are those after the last round, mean ± standard deviation over the "
-        f"seeds {first} to {last}; settings were tuned on seed {TUNING}. Chance is 10 %.",
+        f"Made by `{command}`. Task: {task['kind']}, {task['model']} of width {task['dim']}, with {noise['kind']} "
+        f"noise of tail {noise['tail']} and scale {noise['scale']} on every gradient; N = {task['clients']}, "
+        f"M = {claims.BUFFER}, K = {claims.LOCAL_STEPS}, T = {claims.ROUNDS}, η_ℓ = {claims.LOCAL_LR}, "
+        f"u = {claims.LOCAL_CLIP} unless a table says otherwise. Accuracies are those after the last round, mean ± "
+        "standard deviation over the "
+        f"seeds {seeds[0]} to {seeds[-1]}; settings were tuned on seed {claims.TUNING}. Chance is 10 %.",
         lib.table(
             ("claim", "verdict", "conditions that do not hold"),
             (
                 (
-                    f"[{claim.number}](#claim-{claim.number}). {words[str(claim.number)]['says']}",
+                    f"[{claim.number}](#claim-{claim.number}). {claims.TEXTS[str(claim.number)]['says']}",
                     f"**{found.verdict}**",
                     "; ".join(check.says for check in found.checks if not check.holds) or "none",
                 )
@@ -110,7 +77,7 @@ def text(findings: dict[Claim, ClaimResult], scale: Scale, command: str) -> str:
         ),
     ]
     for claim, found in findings.items():
-        claim_words = words[str(claim.number)]
+        claim_words = claims.TEXTS[str(claim.number)]
         parts += [
             f"### Claim {claim.number}",
             claim_words["says"],
@@ -120,7 +87,7 @@ def text(findings: dict[Claim, ClaimResult], scale: Scale, command: str) -> str:
             "\n".join(f"- {'holds' if check.holds else '**fails**'}: {check.says}" for check in found.checks),
             *([f"Also observed: {found.remarks}."] if found.remarks else []),
             f"![Claim {claim.number}: {claim_words['says']}](images/claim-{claim.number}.svg)",
-            lib.table(_COLUMNS, map(row, found.lines)),
+            lib.table((*_COLUMNS, "Δ clipped", ""), map(row, found.lines)),
         ]
     return "\n\n".join(parts)
 
@@ -198,7 +165,7 @@ def _chart_1(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
 
 def _chart_2(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     rows = []
-    for i, setting in enumerate(HIGH_RATES):
+    for i, setting in enumerate(claims.HIGH_RATES):
         trials = [line.trial for line in lines[4 * i : 4 * i + 4]]
         chart = _curves(trials, result_of, scale).encode(y=_LOSS).properties(height=200)
         title = f"η = {setting['lr']:g} (dashed: server-centric)"
@@ -209,22 +176,22 @@ def _chart_2(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
 def _chart_3(lines: list[ClaimLine], result_of: ResultOf, scale: Scale) -> Any:
     """Three settings, and the grid."""
     sides = []
-    for i, place in enumerate(RATE_PAIRS):
+    for i, place in enumerate(claims.RATE_PAIRS):
         trials = [line.trial for line in lines[2 * i : 2 * i + 2]]
         chart = _curves(trials, result_of, scale).encode(x=_ROUND, y=_LOSS)
         sides.append(chart.properties(width=230, height=200, title=f"η = {place['lr']:g}, η_ℓ = {place['local_lr']:g}"))
     return alt.vconcat(
-        alt.hconcat(*sides), alt.hconcat(*(_grid(result_of, scale, method) for method in SGDCLIP_METHODS))
+        alt.hconcat(*sides), alt.hconcat(*(_grid(result_of, scale, method) for method in claims.SGDCLIP_METHODS))
     )
 
 
 def _grid(result_of: ResultOf, scale: Scale, method: str) -> Any:
     cells: list[dict[str, Any]] = []
-    for trial in WIDE_TRIALS:
+    for trial in claims.WIDE_TRIALS:
         row = result_of(trial.run(scale.seeds[0]))
         if trial.method == method and row:
             score = row.accuracy or 0.0
-            cells.append({**trial.settings, "accuracy": score, "text": f"{score:.0f}", "works": score >= WORKS})
+            cells.append({**trial.settings, "accuracy": score, "text": f"{score:.0f}", "works": score >= claims.WORKS})
     base = alt.Chart({"values": cells}).encode(
         x=alt.X("lr:O", title="η", axis=alt.Axis(labelAngle=0)), y=alt.Y("local_lr:O", title="η_ℓ", sort="descending")
     )
@@ -233,7 +200,7 @@ def _grid(result_of: ResultOf, scale: Scale, method: str) -> Any:
     light = alt.condition(alt.datum.accuracy > 60, alt.value("black"), alt.value("white"))
     text = base.mark_text(fontSize=12).encode(text="text:N", color=light)
     share = mean(cell["works"] for cell in cells)
-    title = f"{method}: {share:.0%} of the grid works ({WORKS:.0f} % or more)"
+    title = f"{method}: {share:.0%} of the grid works ({claims.WORKS:.0f} % or more)"
     return (heat + text).properties(width=300, height=160, title=title)
 
 

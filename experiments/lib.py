@@ -40,7 +40,6 @@ OPTIONS: dict[str, Values] = {
     "--only": {"metavar": "TEXT", "action": "append", "help": "do only the runs whose paths contain this; repeatable"},
     "--jobs": {"metavar": "N", "type": int, "default": 0, "help": "runs at once; 0 is one per core"},
     "--read": {"action": "store_true", "help": "run nothing; make the tables from stored runs"},
-    "--plan": {"action": "store_true", "help": "print how many runs there are, how many are done, and the hours left"},
     "--save": {
         "metavar": "FILE",
         "type": Path,
@@ -80,17 +79,22 @@ def run_script(main: Callable[[list[str] | None], None], argv: list[str] | None 
     sys.exit(0)
 
 
-def do_missing(
-    store: Store, wanted: Callable[[], list[PlannedRun]], given: argparse.Namespace, left: Callable[[], str] = str
-) -> None:
-    """Do the missing runs of a plan, unless the option --read is given; `left` says how much is left."""
+def do_missing(store: Store, wanted: Callable[[], list[PlannedRun]], given: argparse.Namespace) -> None:
+    """Do the missing runs, unless the option --read is given."""
 
     def chosen() -> list[PlannedRun]:
-        names = getattr(given, "only", None) or [""]
+        names = given.only or [""]
         return [run for run in wanted() if any(name in str(store.path(run)) for name in names)]
 
     for path in () if given.read else store.run(chosen, given.jobs):
-        print(f"{path.stem} is done. {left()}".strip(), file=sys.stderr)
+        print(f"{path.stem} is done, {len(store.missing(wanted()))} known runs are left", file=sys.stderr)
+
+
+def require_all(store: Store, wanted: Callable[[], list[PlannedRun]]) -> None:
+    """Raise `Invalid` if a run is missing."""
+    if missing := store.missing(wanted()):
+        rule = f"tables need all runs, and {len(missing)} known ones are missing in {str(store.folder)!r}"
+        raise tg.Invalid(f"{rule}. Leave out --read and --only to do them.")
 
 
 # Pages --------------------------------------------------------------------------------------------------------------
@@ -180,51 +184,28 @@ def mean_time(results: Sequence[StoredResult]) -> float:
     return mean(finished or [result.time for result in results])
 
 
-class Progress(NamedTuple):
-    """How many runs of a workload are done, in a group of them."""
+class Cost(NamedTuple):
+    """How many runs a group of a plan has, and their CPU seconds, by times that were measured for the plan."""
 
     workload: str
-    group: str  # a part of the plan, or a fleet
+    group: str
     runs: int
-    done: int
-    seconds: float  # CPU seconds of all runs, by the times that were measured for the plan
-    left: float  # CPU seconds of those that are not done
+    seconds: float
 
 
-class Plan(NamedTuple):
-    """How much of each group of runs is done, and of everything in the last row."""
+def cost_table(costs: Sequence[Cost], group: str) -> str:
+    """What a plan takes whose runs are all done; `group` says what the groups are."""
+    whole = Cost("all", "", sum(cost.runs for cost in costs), sum(cost.seconds for cost in costs))
+    rows = [
+        (cost.workload, cost.group, str(cost.runs), str(cost.runs), f"{cost.seconds / 3600:.1f}", "0.0")
+        for cost in (*costs, whole)
+    ]
+    return table(("workload", group, "runs", "done", "CPU hours in all", "CPU hours left"), rows)
 
-    rows: list[Progress]
-    group: str  # what the groups are, "part" or "fleet"
 
-    @property
-    def whole(self) -> Progress:
-        """The progress of everything."""
-        numbers = (sum(column) for column in zip(*(row[2:] for row in self.rows), strict=True))
-        return Progress("all", "", *numbers)
-
-    def text(self, note: str = "") -> str:
-        """A sentence or two, with a note on results while runs are missing."""
-        whole = self.whole
-        if whole.done == whole.runs:
-            return f"All {whole.runs} runs of the plan are done."
-        left = f"the rest takes about {whole.left / 3600:.0f} hours of one core"
-        return f"**{whole.done} of {whole.runs} runs of the plan are done**, and {left}. {note}"
-
-    def table(self) -> str:
-        """A row for each group."""
-        rows = [
-            (
-                row.workload,
-                row.group,
-                str(row.runs),
-                str(row.done),
-                f"{row.seconds / 3600:.1f}",
-                f"{row.left / 3600:.1f}",
-            )
-            for row in (*self.rows, self.whole)
-        ]
-        return table(("workload", self.group, "runs", "done", "CPU hours in all", "CPU hours left"), rows)
+def all_done(costs: Sequence[Cost]) -> str:
+    """The sentence that every run of a plan is done."""
+    return f"All {sum(cost.runs for cost in costs)} runs of the plan are done."
 
 
 # The paper's numbers ------------------------------------------------------------------------------------------------

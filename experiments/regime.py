@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tardygrad as tg
 from experiments import lib
-from experiments.lib import Mode, Progress, Values
+from experiments.lib import Cost, Mode, Values
 from experiments.tasks import runnable
 from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
@@ -154,15 +154,6 @@ class RegimePlan:
         }
         return replace(self, parts=parts)
 
-    def folders(self) -> list[str]:
-        """The folders below --data that its workloads need."""
-        used = [self.workloads[name] for part in self.parts.values() for name in part.workloads]
-        return list(dict.fromkeys(folder for workload in used for folder in workload.folders.values()))
-
-    def only(self, parts: list[str]) -> RegimePlan:
-        """The plan with these parts."""
-        return replace(self, parts={name: self.parts[name] for name in parts})
-
 
 @cache
 def plan() -> RegimePlan:
@@ -278,38 +269,18 @@ def tuning_key(line: Line) -> str:
     return ", ".join((line.workload, _tuned_mode(line), line.method, *([line.change] if line.tuned else [])))
 
 
-class _Finished(Store):
-    """A store that pretends to have every run, so that all runs of a plan can be listed and counted."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store.folder)
-        self.path, self.known = store.path, store.result  # type: ignore[method-assign]
-
-    def result(self, run: Any) -> StoredResult:
-        return self.known(run) or StoredResult("finished", 0.0, 0.0, 0.0, [], 0.0, 0.0)
-
-
-def progress(regime: Regime) -> lib.Plan:
-    """The progress of each part and workload.
-
-    A run that several parts share counts only for the first.
-    """
-    whole = Regime(regime.plan, _Finished(regime.store), known_choices=regime.known_choices)
+def costs(regime: Regime) -> list[Cost]:
+    """What each part and workload takes; a run that several parts share counts only for the first."""
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in regime.plan.lines():
         groups.setdefault((line.workload, line.part), []).append(line)
-    rows, counted, finished = [], set[Path](), set[Path]()
+    found, counted = [], set[Path]()
     for (name, part), lines in groups.items():
-        workload = regime.plan.workloads[name]
-        runs = [run for line in lines for run in whole.all_runs(line)]
-        every = {path: run for run in runs if (path := whole.store.path(run)) not in counted}
-        known = [run for line in lines for run in regime.all_runs(line) if regime.store.result(run)]
-        done = {path: run for run in known if (path := regime.store.path(run)) not in finished}
-        counted |= every.keys()
-        finished |= done.keys()
-        total, used = (sum(cpu_seconds(run, workload) for run in some.values()) for some in (every, done))
-        rows.append(Progress(name, part, len(every), len(done), total, total - used))
-    return lib.Plan(rows, "part")
+        runs = {regime.store.path(run): run for line in lines for run in regime.all_runs(line)}
+        seconds = [cpu_seconds(run, regime.plan.workloads[name]) for path, run in runs.items() if path not in counted]
+        counted |= runs.keys()
+        found.append(Cost(name, part, len(seconds), sum(seconds)))
+    return found
 
 
 def cpu_seconds(run: PlannedRun, workload: RegimeWorkload) -> float:
@@ -319,22 +290,6 @@ def cpu_seconds(run: PlannedRun, workload: RegimeWorkload) -> float:
     updates = length["rounds"] * epochs + _UPDATES_PER_TAIL * len(run.tails)
     evaluations = length["rounds"] / length["evaluate_every"]
     return float(updates * workload.seconds["update"] + evaluations * workload.seconds["evaluation"])
-
-
-class RepeatedRun(NamedTuple):
-    """The scores of a run, in per cent; None: did not finish."""
-
-    mode: str
-    method: str
-    seed: int
-    is_stored: bool
-    stored: float | None  # also None if it is not stored
-    repeated: float | None
-
-    def row(self) -> tuple[str, ...]:
-        """The row of a table."""
-        stored, repeated = ("did not finish" if score is None else f"{score:.2f}" for score in self[-2:])
-        return self.mode, self.method, str(self.seed), stored if self.is_stored else "not stored", repeated
 
 
 class Repetition:
@@ -360,68 +315,64 @@ class Repetition:
         self.runs = Regime(quick, self.store, data, chosen)
         self._before, self._after = Regime(alone, known, known_choices=chosen), Regime(alone, self.store, data, chosen)
 
-    def scores(self) -> list[RepeatedRun]:
-        """The runs that were repeated, beside the stored ones."""
-        found = []
-        for line in self.runs.plan.lines():
-            before = self._before.results(line)
-            for seed, result in self.runs.results(line).items():
-                score = before[seed].accuracy if seed in before else None
-                found.append(RepeatedRun(line.mode, line.method, seed, seed in before, score, result.accuracy))
-        return found
-
     def text(self) -> str:
         """The repeated runs beside the stored ones, and the verdicts for the workload with each of them."""
         from experiments.regime_claims import judge
 
-        scores, before, after = self.scores(), judge(self._before), judge(self._after)
-        equal = sum(run.is_stored and run.stored == run.repeated for run in scores)
-        headings = ("mode", "method", "seed", "stored (%)", "repeated (%)")
-        parts = [
-            f"Repeated runs of {self.workload}, large stragglers:",
-            lib.table(headings, (run.row() for run in scores)),
-            f"{equal} of {len(scores)} have the stored score.",
-            f"Verdicts for {self.workload} alone, with these runs in place of the stored ones:",
-        ]
-        for letter, found in after.items():
-            says = f"{letter}. {self.runs.plan.claims[letter]['says']} {found.verdict}"
-            parts.append(f"{says} (stored runs: {before[letter].verdict}). {found.numbers}".strip())
-        return "\n\n".join(parts)
+        rows = []
+        for line in self.runs.plan.lines():
+            stored = self._before.results(line)
+            for seed, result in self.runs.results(line).items():
+                scores = _score(stored.get(seed)), _score(result)
+                rows.append((line.mode, line.method, str(seed), *scores, "yes" if scores[0] == scores[1] else "no"))
+        before, after = judge(self._before), judge(self._after)
+        return "\n\n".join(
+            (
+                f"Repeated runs of {self.workload}, large stragglers:",
+                lib.table(("mode", "method", "seed", "stored (%)", "repeated (%)", "equal"), rows),
+                f"Verdicts for {self.workload} alone, with these runs in place of the stored ones:",
+                *(
+                    f"{letter}. {self.runs.plan.claims[letter]['says']} {found.verdict} "
+                    f"(stored runs: {before[letter].verdict}). {found.numbers}".strip()
+                    for letter, found in after.items()
+                ),
+            )
+        )
+
+
+def _score(result: StoredResult | None) -> str:
+    if result is None:
+        return "not stored"
+    return "did not finish" if result.accuracy is None else f"{result.accuracy:.2f}"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run what is missing of the paper's regime, and make the verdicts and tables."""
     from experiments import regime_page
 
-    names = ("--page", "--data", "--only", "--jobs", "--read", "--plan", "--save")
+    names = ("--page", "--data", "--only", "--jobs", "--read", "--save")
     quick = {"action": "store_true", "help": "repeat stored runs of one task with one seed, in half an hour"}
     given = lib.options(__doc__, argv, *names, quick=quick, out=lib.out("runs/regime"))
     sections = ("regime verdicts", "regime tables")
     lib.check_page(given.page, *sections)
     whole, stored = plan(), lib.stored_runs("regime")
-    if given.quick and (given.page or given.save):
-        raise tg.Invalid("--quick has its own runs and no page. Leave out --page and --save.")
-    if given.data is None and not (given.read or given.plan):
-        folders = ", ".join(f"{name}/" for name in (whole.quick() if given.quick else whole).folders())
-        if folders:
-            raise tg.Invalid(f"runs need --data FOLDER, got none, nor --read or --plan. Use a folder with {folders}.")
-    repetition = Repetition(whole, stored, given.out / "quick", given.data) if given.quick else None
-    store = tg.Store(given.out, records=True, known=stored)
-    regime = repetition.runs if repetition else Regime(whole, store, given.data)
-    if given.plan:
-        print(progress(regime).table())
-        return
-    lib.do_missing(regime.store, regime.wanted, given, lambda: progress(regime).text())
-    if repetition:
+    if given.quick:
+        if given.page or given.save:
+            raise tg.Invalid("--quick has its own runs and no page. Leave out --page and --save.")
+        repetition = Repetition(whole, stored, given.out / "quick", given.data)
+        lib.do_missing(repetition.store, repetition.runs.wanted, given)
         print(repetition.text())
         return
-    everything = Regime(whole, store)  # reads results, so it needs no data
+    store = tg.Store(given.out, records=True, known=stored)
+    regime = Regime(whole, store, given.data)
+    lib.do_missing(store, regime.wanted, given)
     if given.save:
-        runs = everything.unique(run for line in whole.lines() for run in everything.all_runs(line))
+        runs = regime.unique(run for line in whole.lines() for run in regime.all_runs(line))
         lib.save_runs(given.save, store, runs)
+    lib.require_all(store, regime.wanted)
     folder = Path(given.page).parent if given.page else lib.DOCS
-    texts = regime_page.verdicts(everything, folder), regime_page.tables(everything, "python -m experiments.regime")
-    lib.publish(given.page, dict(zip(sections, texts, strict=True)), lambda to: regime_page.draw(everything, to))
+    texts = regime_page.verdicts(regime, folder), regime_page.tables(regime, "python -m experiments.regime")
+    lib.publish(given.page, dict(zip(sections, texts, strict=True)), lambda to: regime_page.draw(regime, to))
 
 
 if __name__ == "__main__":

@@ -14,23 +14,13 @@ import altair as alt
 
 from experiments import lib
 from experiments.lib import Values, mean_time, table
-from experiments.regime import Line, Regime, RegimePart, RegimePlan, progress, tuning_key
+from experiments.regime import Line, Regime, RegimePart, RegimePlan, costs, tuning_key
 from experiments.regime_claims import judge, paper_numbers, small_experiment_numbers
 from tardygrad.results import theme
 from tardygrad.results.statistics import estimate
 from tardygrad.sweeps.store import StoredResult
 
-HEADINGS = (
-    "stragglers",
-    "mode",
-    "method",
-    "settings",
-    "seeds",
-    "score (%)",
-    "paper (%)",
-    "simulated time (s)",
-    "coordinates clipped: Δ, g",
-)
+HEADINGS = ("stragglers", "mode", "method", "settings", "seeds", "score (%)", "paper (%)", "simulated time (s)")
 
 _ON_ALL = ("A", "B", "C", "D")  # the claims that are judged on all tasks; the others are on SST-2
 
@@ -50,7 +40,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
         for letter, found in judge(regime).items()
     ]
     parts = [
-        progress(regime).text("A verdict needs all runs that its rule names."),
+        lib.all_done(costs(regime)),
         table(("claim", "verdict", "here", "small experiments", "the paper"), rows),
         "\n".join(
             (
@@ -64,7 +54,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
                 "of all asynchronous ones.",
             )
         ),
-        *(_figure(workload) for workload in pictured(regime)[:1]),
+        _figure(plan.parts["cells"].workloads[0]),
     ]
     return "\n\n".join(parts)
 
@@ -87,10 +77,10 @@ def tables(regime: Regime, command: str) -> str:
         "over the seeds, or both scores where there are two. It is the accuracy; for STS-B, Pearson's correlation. "
         "*Coordinates clipped* are shares of those of Δ and of gradients; clips of the norm change all coordinates of "
         f"a vector or none. Gradients are clipped at u = {_local_clips(plan)}, unless a line says otherwise.",
-        progress(regime).table(),
+        lib.cost_table(costs(regime), "part"),
         "Parts: " + "; ".join(f"`{part.name}`, *{part.title}*" for part in plan.parts.values()) + ".",
         *_rules(regime),
-        *(_figure(workload) for workload in pictured(regime)[1:]),
+        *map(_figure, plan.parts["cells"].workloads[1:]),
         *(_part(regime, part) for part in plan.parts.values()),
         *_trials(regime),
     ]
@@ -157,11 +147,11 @@ def _workload(plan: RegimePlan, name: str) -> tuple[str, ...]:
 
 def _part(regime: Regime, part: RegimePart) -> str:
     found = [f"## {part.title}"]
-    if part.name in AXES and effects(regime, part):
+    if part.name in AXES:
         found.append(f"![Test score of each method: {part.title.lower()}]({effects_path(part)})")
     for workload in part.workloads:
         rows = [row(regime, line) for line in part.with_unchanged() if line.workload == workload]
-        found += [f"### {regime.plan.workloads[workload].title}", table(HEADINGS, rows)]
+        found += [f"### {regime.plan.workloads[workload].title}", table((*HEADINGS, "coordinates clipped: Δ, g"), rows)]
         found += tails_section(regime, part, workload)
     if part.name == "curvature":
         found += _compensation(regime)
@@ -203,8 +193,6 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
     theirs = "" if line.change else _published(line)
     fleet = _fleet(regime, line)
     results = list(regime.results(line).values())
-    if not results:
-        return fleet, line.mode, method, "", "", "not run", theirs, "", ""
     used = regime.runs(line)[0].spec["method"]
     settings = ", ".join(f"{name} {used[name]:g}" for name in regime.plan.method(line).grid)
     failed = sum(result.accuracy is None for result in results)
@@ -289,24 +277,14 @@ def effects_path(part: RegimePart) -> str:
 
 def draw(regime: Regime, folder: Path) -> None:
     """Draw the workloads whose lines are done with every seed, what parts change, and the tails of gradients."""
-    for workload in pictured(regime):
+    for workload in regime.plan.parts["cells"].workloads:
         theme.write(_curves(regime, workload), folder / curves_path(workload))
     for part in regime.plan.parts.values():
-        if part.name in AXES and (found := effects(regime, part)):
-            theme.write(_effects_chart(part, found), folder / effects_path(part))
+        if part.name in AXES:
+            theme.write(_effects_chart(part, effects(regime, part)), folder / effects_path(part))
         for workload in part.workloads:
             if points := tail_points(regime, part, workload):
                 theme.write(tails_chart(points), folder / tails_path(workload))
-
-
-def pictured(regime: Regime) -> list[str]:
-    """The workloads whose curves are done with every seed."""
-    cells = regime.plan.parts["cells"]
-    return [
-        workload
-        for workload in cells.workloads
-        if all(len(regime.results(line)) == len(cells.seeds) for line in _shown(regime, workload))
-    ]
 
 
 def _shown(regime: Regime, workload: str) -> list[Line]:
@@ -315,9 +293,7 @@ def _shown(regime: Regime, workload: str) -> list[Line]:
 
 
 def effects(regime: Regime, part: RegimePart) -> list[Values]:
-    """The mean score of each line with what the part changes, for the seeds of the part; empty until all are done."""
-    if any(len(regime.results(line)) < len(part.seeds) for line in part.lines()):
-        return []
+    """The mean score of each line with what the part changes, for the seeds of the part."""
     rows = []
     for line in part.with_unchanged():
         value = AXES[part.name].value(regime.runs(line)[0].spec)

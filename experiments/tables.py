@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any, NamedTuple, cast
 
 import tardygrad as tg
@@ -22,11 +23,7 @@ from experiments.tasks import runnable
 from tardygrad.results import theme
 from tardygrad.sweeps.store import PlannedRun, StoredResult
 
-MODES: dict[Mode, tuple[str, ...]] = {
-    "sync": ("sgdclip", "clip2"),
-    "server": tuple(LABELS),
-    "client": tuple(LABELS),
-}
+MODES: dict[Mode, tuple[str, ...]] = {"sync": ("sgdclip", "clip2"), "server": tuple(LABELS), "client": tuple(LABELS)}
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")
 
 
@@ -108,105 +105,38 @@ class Experiment:
         return [TableRun(cell, *rates, u, outer if cell.method.endswith("clip2") else None) for rates in self.rates]
 
 
-def _glue(name: str, title: str, score: str = "accuracy") -> Experiment:
-    return Experiment(
-        title=f"{title}: a linear head on MiniLM's features; beside it the paper's RoBERTa on the same task",
-        published=name,
-        task="glue",
-        settings={"name": name, "train": "head"},
-        folders={"data": "glue"},
-        score=score,
-        clients=10,
-        rounds=30,
-        method_settings={"buffer": 4, "local_epochs": 1},
-        local_lrs=(0.01, 0.1),
-        clips=((0.01, 0.003), (0.1, 0.003), (0.1, 0.03)),
-    )
-
-
-_SMALL = {"dim": 32, "batch_size": 16, "test_rows": 2000}
-_SCRATCH: dict[str, Any] = {"lrs": (0.2, 0.6, 2.0), "local_lrs": (0.3, 1.0), "clips": ((0.003, 0.001), (0.01, 0.003))}
-EXPERIMENTS = {
-    "fashion": Experiment(
-        title="Fashion-MNIST: a small vision transformer from scratch; beside it the paper's CIFAR-10",
-        published="cifar10",
-        task="fashion",
-        settings={**_SMALL, "patch": 7},
-        folders={"data": "fashion"},
-        optional=True,
-        **_SCRATCH,
-    ),
-    "cifar10": Experiment(
-        title="CIFAR-10: a small vision transformer from scratch; the paper tunes a pretrained one",
-        published="cifar10",
-        task="cifar10",
-        settings={**_SMALL, "patch": 8},
-        folders={"data": "cifar10"},
-        **_SCRATCH,
-    ),
-    "cifar10-frozen": Experiment(
-        title="CIFAR-10: a linear head on TinyViT's features; the paper tunes a whole pretrained ViT",
-        published="cifar10",
-        task="cifar10",
-        settings={"model": "tinyvit", "train": "head", "batch_size": 64, "train_rows": 5000, "test_rows": 2000},
-        folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
-        method_settings={"buffer": 4, "local_epochs": 5},
-    ),
-    "cifar10-tuned": Experiment(
-        title="CIFAR-10: TinyViT's last stage and a head; the paper tunes a whole pretrained ViT",
-        published="cifar10",
-        task="cifar10",
-        settings={
-            "model": "tinyvit",
-            "train": "last-1",
-            "resize": 32,
-            "batch_size": 16,
-            "train_rows": 5000,
-            "test_rows": 1000,
-        },
-        folders={"data": "cifar10", "pretrained": "tinyvit5m_mobilesam"},
-        method_settings={"buffer": 4, "local_steps": 2},
-        lrs=(0.3, 1.0),
-        local_lrs=(0.1,),
-        clips=((0.01, 0.003),),
-    ),
-    "glue-rte": _glue("rte", "RTE"),
-    "glue-mrpc": _glue("mrpc", "MRPC"),
-    "glue-sst2": _glue("sst2", "SST-2"),
-    "glue-stsb": _glue("stsb", "STS-B", "pearson"),
-}
+@cache
+def experiments() -> dict[str, Experiment]:
+    """Those of tables.toml, by name."""
+    tables = tomllib.loads((lib.FOLDER / "tables.toml").read_text(encoding="utf-8"))
+    return {name: Experiment(**table) for name, table in tables.items()}
 
 
 class CellLine(NamedTuple):
-    """A cell of a table: the paper's numbers, and ours once all its trials are done."""
+    """A cell of a table: the paper's score in per cent and simulated seconds, our best trial, and its results."""
 
     cell: TableCell
-    trials: int  # done so far
-    paper: tuple[float, float]  # score in per cent, simulated seconds
-    best: TableRun | None = None  # None: not all trials are done
-    results: tuple[StoredResult, ...] = ()  # of the best trial, by seed
+    paper: tuple[float, float]
+    best: TableRun
+    results: list[StoredResult]
 
     @property
     def score(self) -> float | None:
-        """The score in per cent, mean over seeds; None: diverged, or not done."""
+        """The score in per cent, mean over seeds; None: diverged."""
         scores = [result.accuracy for result in self.results if result.accuracy is not None]
-        return mean(scores) if scores and len(scores) == len(self.results) else None
+        return mean(scores) if len(scores) == len(self.results) else None
 
-    def row(self, grid: int) -> tuple[str, ...]:
-        """The row of a table; `grid` is the number of its trials."""
+    def row(self) -> tuple[str, ...]:
+        """The row of a table."""
         stragglers, mode, method = self.cell
-        place, score, time = (stragglers, mode, LABELS[method]), f"{self.paper[0]:.1f}", f"{self.paper[1]:.0f}"
-        if self.best is None:
-            state = f"{self.trials} of {grid} trials" if self.trials else "not run"
-            return (*place, state, score, "", time, "", "", "")
         outer, local = (mean(getattr(each, name) for each in self.results) for name in ("clipped", "local_clipped"))
-        ours = _score(self.score)
+        ours, best = _score(self.score), self.best
         if self.score is not None and len(self.results) > 1:
-            _, spread = lib.mean_spread([result.accuracy or 0.0 for result in self.results])
-            ours += f" ± {spread:.1f}"
-        clipped = f"{'–' if self.best.clip is None else f'{outer:.0%}'}, {local:.0%}"
-        seconds = f"{lib.mean_time(self.results):.0f}"
-        return (*place, ours, score, seconds, time, f"{self.best.lr:g}", f"{self.best.local_lr:g}", clipped)
+            ours += f" ± {stdev(result.accuracy or 0.0 for result in self.results):.1f}"
+        scores, times = (ours, f"{self.paper[0]:.1f}"), (lib.mean_time(self.results), self.paper[1])
+        clipped = f"{'–' if best.clip is None else f'{outer:.0%}'}, {local:.0%}"
+        rates = f"{best.lr:g}", f"{best.local_lr:g}"
+        return (stragglers, mode, LABELS[method], *scores, *(f"{time:.0f}" for time in times), *rates, clipped)
 
 
 def published(data: str) -> dict[TableCell, tuple[float, float]]:
@@ -251,17 +181,20 @@ class Table:
         best = self._best(self.experiment.sweep())
         return (best.local_clip, cast(float, best.clip)) if best else None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all its runs are done."""
+        return not self.store.missing(self.wanted({}))
+
     def lines(self) -> list[CellLine]:
-        """Every cell, as far as it is done."""
-        paper, clips = published(self.experiment.published), self.clips()
-        lines = []
+        """Every cell; all runs must be done."""
+        paper, clips, lines = published(self.experiment.published), self.clips(), list[CellLine]()
+        if clips is None:
+            return lines
         for cell in self.experiment.cells:
-            grid = self.experiment.grid(cell, clips) if clips else []
-            line = CellLine(cell, sum(self.result(trial) is not None for trial in grid), paper[cell])
-            if best := self._best(grid):
+            if best := self._best(self.experiment.grid(cell, clips)):
                 found = (self.result(best._replace(seed=seed)) for seed in range(self.seeds))
-                line = line._replace(best=best, results=tuple(filter(None, found)))
-            lines.append(line)
+                lines.append(CellLine(cell, paper[cell], best, [result for result in found if result]))
         return lines
 
     def _best(self, trials: list[TableRun]) -> TableRun | None:
@@ -288,25 +221,24 @@ def costs_of_not_waiting(lines: list[CellLine]) -> list[str]:
 
 
 def text(tables: list[Table], before: str) -> str:
-    """The section of a page; the text of an experiment without any run here is that of the page before."""
+    """The section of a page; the text of an experiment that is not done here is that of the page before."""
     old = {part.split("`")[1]: part.rstrip() + "\n" for part in re.split(r"(?m)^(?=## `)", before)[1:]}
     return "\n".join(_section(each, old.get(each.name)) for each in tables)
 
 
 def draw(tables: list[Table], folder: Path) -> None:
-    """Draw the experiments that are complete."""
+    """Draw the experiments that are done."""
     for each in tables:
-        if all(line.best for line in each.lines()):
+        if each.is_done:
             theme.write(_curves(each), folder / _picture(each))
 
 
 def _section(runs: Table, old: str | None) -> str:
-    experiment, lines, clips = runs.experiment, runs.lines(), runs.clips()
-    if not any(line.trials for line in lines):
+    experiment, clips = runs.experiment, runs.clips()
+    if not runs.is_done or clips is None:
         return old or f"## `{runs.name}`\n\n{experiment.title}.\n\nNot run.\n"
-    most = max(len(line.results) for line in lines)
-    seeds = f", mean ± standard deviation of {most} seeds" if most > 1 else ""
-    thresholds = f"u = {clips[0]:g} and ũ = {clips[1]:g}" if clips else "not chosen yet"
+    lines = runs.lines()
+    seeds = f", mean ± standard deviation of {runs.seeds} seeds" if runs.seeds > 1 else ""
     pairs = ", ".join(f"({u:g}, {outer:g})" for u, outer in experiment.clips)
     settings = ", ".join(f"{key}={value!r}" for key, value in experiment.settings.items())
     steps = ", ".join(f"{key}={value}" for key, value in experiment.method_settings.items())
@@ -316,14 +248,12 @@ def _section(runs: Table, old: str | None) -> str:
         f"N = {experiment.clients}, T = {experiment.rounds}, {steps}; the task: {settings}. "
         f"Shown: test {experiment.score} in per cent after the last round{seeds}. "
         f"Grid: η in {_set(experiment.lrs)}, η_ℓ in {_set(experiment.local_lrs)}, (u, ũ) in {{{pairs}}}; "
-        f"chosen by the best synchronous Clip²: {thresholds}.",
-        lib.table(HEADINGS, (line.row(len(experiment.rates)) for line in lines)),
+        f"chosen by the best synchronous Clip²: u = {clips[0]:g} and ũ = {clips[1]:g}.",
+        lib.table(HEADINGS, (line.row() for line in lines)),
         "\n".join(f"- {cost}" for cost in costs_of_not_waiting(lines)),
-        f"![Test {experiment.score} against simulated time]({_picture(runs)})\n\n"
-        "The picture shows the first seed of the synchronous and the client-centric cells, with their best settings."
-        if all(line.best for line in lines)
-        else "",
-        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(runs, clips)}" if clips else "",
+        f"![Test {experiment.score} against simulated time]({_picture(runs)})",
+        "The picture shows the first seed of the synchronous and the client-centric cells, with their best settings.",
+        f"Every trial with large stragglers, by (η, η_ℓ), first seed:\n\n{_trials(runs, clips)}",
     ]
     return "\n\n".join(part for part in text if part) + "\n"
 
@@ -334,7 +264,7 @@ def _trials(runs: Table, clips: tuple[float, float]) -> str:
     for cell in runs.experiment.cells:
         if cell.stragglers == "large":
             results = [runs.result(trial) for trial in runs.experiment.grid(cell, clips)]
-            scores = ("" if result is None else _score(result.accuracy) for result in results)
+            scores = (_score(result.accuracy) for result in results if result)
             rows.append((cell.mode, LABELS[cell.method], *scores))
     return lib.table(("mode", "method", *(f"{lr:g}, {local_lr:g}" for lr, local_lr in runs.experiment.rates)), rows)
 
@@ -362,8 +292,8 @@ def _curves(runs: Table) -> Any:
             "score": score,
         }
         for line in runs.lines()
-        if line.best and line.cell.mode != "server" and (result := runs.result(line.best))
-        for _, time, _, score in result.curve
+        if line.cell.mode != "server"
+        for _, time, _, score in line.results[0].curve
         if score is not None
     ]
     titles: dict[str, str] = {fleet: f"{fleet} stragglers, client-centric (dashed: synchronous)" for fleet in FLEETS}
@@ -378,7 +308,7 @@ def main(argv: list[str] | None = None) -> None:
     own = {"seeds": seeds, "out": lib.out("runs/tables")}
     given = lib.options(__doc__, argv, "--page", "--data", "--only", "--jobs", "--read", **own)
     lib.check_page(given.page, "tables")
-    tables = [Table(name, experiment, given.out, given.seeds) for name, experiment in EXPERIMENTS.items()]
+    tables = [Table(name, experiment, given.out, given.seeds) for name, experiment in experiments().items()]
     for table in [] if given.read else tables:
         if given.only and not any(text in table.name for text in given.only):
             continue

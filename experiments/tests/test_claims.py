@@ -26,7 +26,6 @@ from experiments.claims import (
     RuleOutcome,
     Scale,
     Tuned,
-    texts,
 )
 from experiments.tests.conftest import Script
 from tardygrad.sweeps.store import PlannedRun, StoredResult
@@ -61,8 +60,8 @@ def verdict(number: int, score: Score) -> str:
 
 def test_every_claim_of_the_paper_is_there_with_its_words() -> None:
     assert [claim.number for claim in CLAIMS] == list(range(1, 8))
-    assert sorted(texts()) == [str(claim.number) for claim in CLAIMS]
-    assert all(sorted(said) == ["rule", "says", "setup"] for said in texts().values())
+    assert sorted(claims.TEXTS) == [str(claim.number) for claim in CLAIMS]
+    assert all(sorted(said) == ["rule", "says", "setup"] for said in claims.TEXTS.values())
 
 
 def test_every_run_of_a_claim_is_a_spec_that_builds() -> None:
@@ -172,7 +171,7 @@ def test_the_page_tells_all_and_every_claim_has_its_picture() -> None:
     findings = {claim: claim.judge(result_of, FAST) for claim in CLAIMS}
     page = claims_page.text(findings, FAST, "python -m experiments.claims --fast")
     for claim, found in findings.items():
-        assert f"### Claim {claim.number}\n\n{texts()[str(claim.number)]['says']}" in page
+        assert f"### Claim {claim.number}\n\n{claims.TEXTS[str(claim.number)]['says']}" in page
         assert f"*Verdict:* **{found.verdict}**" in page
         assert f"](images/claim-{claim.number}.svg)" in page
         drawn: Any = vl_convert.vegalite_to_svg(claims_page.picture(claim, found, result_of, FAST).to_json())
@@ -195,9 +194,9 @@ def small(script: Script, monkeypatch: pytest.MonkeyPatch) -> Script:
 def test_what_is_tuned_is_tuned_first_and_nothing_is_run_twice(small: Script) -> None:
     early = small("--read", "--page", "docs/page.md")
     assert (early.code, early.out) == (2, "")
-    assert "--page needs all claims, and 2 runs are missing in 'runs/claims'" in early.err
+    assert "tables need all runs, and 2 known ones are missing in 'runs/claims'" in early.err
     done = small("--jobs", "2")
-    assert (done.code, done.err.splitlines()[-1].partition(" is done. ")[2]) == (0, "0 known runs are left.")
+    assert (done.code, done.err.splitlines()[-1].partition(" is done, ")[2]) == (0, "0 known runs are left")
     assert "- holds: it is tiny\n- **fails**: it is large\n\nAlso observed: it ends." in done.out
     files = sorted(Path("runs/claims").glob("*.json"))
     assert len(files) == 2 + 3, "two trials, and three seeds of the better one"

@@ -38,7 +38,7 @@ RUNS = 2 * 2 + 4 * 2 - 2  # the sweep, and the grid of every cell; the best thre
 
 @pytest.fixture
 def tiny(script: Script, monkeypatch: pytest.MonkeyPatch) -> Script:
-    monkeypatch.setattr(tables, "EXPERIMENTS", {"tiny": TINY})
+    monkeypatch.setattr(tables, "experiments", lambda: {"tiny": TINY})
     return lambda *argv: script("tables", "--jobs", "1", *argv)
 
 
@@ -48,7 +48,7 @@ def results() -> dict[str, bytes]:
 
 def test_every_cell_of_the_papers_tables_is_published_for_every_experiment() -> None:
     assert len(CELLS) == len(set(CELLS)) == 24
-    for experiment in tables.EXPERIMENTS.values():
+    for experiment in tables.experiments().values():
         assert tables.published(experiment.published).keys() == set(CELLS)
     assert tables.published("stsb")[TableCell("mild", "sync", "sgdclip")] == (87.32, 103.0)
 
@@ -60,11 +60,9 @@ def test_a_cell_is_tuned_with_the_thresholds_of_synchronous_clip2_and_its_best_s
     assert len(results()) == RUNS
     before, lines = results(), Table("tiny", TINY, Path("runs/tables"), 1).lines()
     for line in lines:
-        assert line.best is not None
         assert line.best[1:4] == (1.0, 0.1, 0.5), "standing still cannot win"
         assert line.best.clip == (0.1 if line.cell.method.endswith("clip2") else None)
         assert (line.score or 0.0) > 50
-        assert line.trials == 2
     page = tiny("--seeds", "3").out
     assert len(results()) == RUNS + 4 * 2
     assert before.items() <= results().items()
@@ -74,22 +72,16 @@ def test_a_cell_is_tuned_with_the_thresholds_of_synchronous_clip2_and_its_best_s
 
 def test_a_changed_experiment_takes_no_old_results(tiny: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny()
-    monkeypatch.setattr(tables, "EXPERIMENTS", {"tiny": replace(TINY, rounds=4)})
+    monkeypatch.setattr(tables, "experiments", lambda: {"tiny": replace(TINY, rounds=4)})
     tiny()
     assert len(results()) == 2 * RUNS
 
 
-def test_reading_runs_nothing_and_marks_what_is_missing(tiny: Script) -> None:
+def test_reading_runs_nothing_and_half_an_experiment_has_no_table(tiny: Script) -> None:
     assert "Not run." in tiny("--read").out
     tiny()
-    for path in Path("runs/tables/tiny").glob("mild-client-*"):
-        path.unlink()
-    next(Path("runs/tables/tiny").glob("mild-sync-*")).unlink()
-    page = tiny("--read").out
-    assert "| mild | client | DC-Clip² | not run | 70.4 |  | 33 |  |  |  |" in page
-    assert "| mild | sync | Clip² | 1 of 2 trials |" in page
-    assert "- large: best asynchronous − best synchronous = " in page
-    assert "- mild:" not in page, "no verdict on half a table"
+    next(Path("runs/tables/tiny").glob("mild-client-*")).unlink()
+    assert "Not run." in tiny("--read").out
 
 
 def test_what_diverged_comes_last_and_says_so(tiny: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +115,7 @@ def test_a_page_gets_the_tables_and_pictures_and_keeps_those_of_another_machine(
 
 def test_an_experiment_without_data_is_skipped(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     needy = Experiment(title="Needy", published="rte", task="cifar10", settings={}, folders={"data": "pictures"})
-    monkeypatch.setattr(tables, "EXPERIMENTS", {"needy": needy, "tiny": TINY})
+    monkeypatch.setattr(tables, "experiments", lambda: {"needy": needy, "tiny": TINY})
     shown = script("tables", "--jobs", "1")
     assert shown.code == 0
     assert "needy is skipped: it needs a folder with pictures/, got none. Use --data FOLDER.\n" in shown.err

@@ -22,7 +22,7 @@ import tardygrad as tg
 from tardygrad.constructors import Call, call_of, call_seeded, conform, constructor, described, parameters, written
 from tardygrad.core.schedules import Schedule
 from tardygrad.fleet import AvailabilityFile, Available, Crash, Diurnal, Fault, Slow, SlowSpells
-from tardygrad.methods.constructor import MethodSettings
+from tardygrad.methods.shared import MethodSettings
 from tardygrad.runs.kinds import KINDS
 from tardygrad.runs.tables import table_of_call
 from tests.test_fleet import fleet_of

@@ -24,7 +24,7 @@ from tardygrad.cli.commands import app
 from tardygrad.constructors import Make, Parameters, described, parameters, rule, written
 from tardygrad.core.method import Method
 from tardygrad.fleet import Fleet
-from tardygrad.methods.constructor import MethodSettings
+from tardygrad.methods.shared import MethodSettings
 from tardygrad.runs import events
 from tardygrad.runs import kinds as spec
 from tardygrad.runs.settings import RunTable

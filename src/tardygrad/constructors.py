@@ -396,7 +396,9 @@ def is_protocol(option: Any) -> bool:
 
 @cache
 def members(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; otherwise the hint itself."""
+    """The members of a union; otherwise the hint itself, without notes that others read."""
+    if get_origin(hint) is Annotated and not any(map(is_dataclass, hint.__metadata__)):
+        return members(get_args(hint)[0])
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 

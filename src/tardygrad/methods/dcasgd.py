@@ -29,7 +29,7 @@ from tardygrad.core.method import Curvature, Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import Scale, State, Step, Transform, below_one, check_epsilon, zeros
 from tardygrad.errors import check_number
-from tardygrad.methods.constructor import MethodSettings, constructor, local
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 
 @constructor

@@ -34,7 +34,7 @@ from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import DelayedNesterov
 from tardygrad.errors import check_integer
-from tardygrad.methods.constructor import MethodSettings, constructor, local
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 LONGEST = 10**9
 """The largest N: with more, an arrival would move x by less than float32 can represent."""

@@ -32,8 +32,8 @@ from tardygrad.core.schedules import Constant, Schedule, lift
 from tardygrad.core.transforms import Proximal, Scale, State, Step, Transform
 from tardygrad.core.weights import Staleness
 from tardygrad.errors import Invalid
-from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.fedbuff import PUBLISHED_WEIGHT
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 
 @constructor

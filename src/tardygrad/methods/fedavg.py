@@ -23,7 +23,7 @@ from tardygrad.core.method import Keep, Method, Mode
 from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import Scale
-from tardygrad.methods.constructor import MethodSettings, constructor, local
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 
 @constructor

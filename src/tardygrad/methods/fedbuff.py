@@ -31,7 +31,7 @@ from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import Scale
 from tardygrad.core.weights import Polynomial, Staleness
-from tardygrad.methods.constructor import MethodSettings, constructor, local
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 PUBLISHED_WEIGHT = Polynomial(exponent=0.5)
 

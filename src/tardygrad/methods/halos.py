@@ -30,8 +30,8 @@ from tardygrad.core.optimizers import Options
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import DelayedNesterov, below_one
 from tardygrad.errors import check_integer
-from tardygrad.methods.constructor import MethodSettings, constructor, local
 from tardygrad.methods.dn_dylu import LONGEST
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 PUBLISHED_OPTIONS: Options = {"betas": [0.9, 0.95], "weight_decay": 0.1}
 

@@ -29,7 +29,7 @@ from tardygrad.core.method import Method, Mode
 from tardygrad.core.schedules import Schedule, lift
 from tardygrad.core.transforms import Adaptive, Chain, Clip, Scale, Transform
 from tardygrad.errors import Invalid
-from tardygrad.methods.constructor import MethodSettings, constructor, local
+from tardygrad.methods.shared import MethodSettings, constructor, local
 
 Outer = Literal["avg", "biclip", "adagrad", "rmsprop", "adam"]
 Inner = Literal["sgd", "biclip", "l2clip", "adam"]

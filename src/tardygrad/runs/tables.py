@@ -77,8 +77,6 @@ def check_objects(recorded: Row, method: Method, task: Task, pool: Pool, path: P
     ours, theirs = (row.get("spec") or row.get("described") or {} for row in (described, recorded))
     for name in ("task", "fleet"):
         now, was = to_json_value(ours.get(name) or {}), theirs.get(name) or {}
-        if "described" in was:  # records of earlier versions have addresses
-            was = was | {"described": without_addresses(was["described"])}
         if name == "fleet" and now.get("kind") == "groups" and was.get("kind") in KINDS["fleet"]:
             was = _expanded_fleet(was, task)
         if now.get("kind") == was.get("kind") and (found := _difference(was, now)):

@@ -82,6 +82,10 @@ if TYPE_CHECKING:  # the public names; these lines are read below, too
     from tardygrad.methods.sgdclip import sgdclip as sgdclip
     from tardygrad.methods.tailopt import tailopt as tailopt
     from tardygrad.results.comparison import Comparison as Comparison
+    from tardygrad.results.statistics import Estimate as Estimate
+    from tardygrad.results.statistics import confidence_interval as confidence_interval
+    from tardygrad.results.statistics import holm as holm
+    from tardygrad.results.statistics import paired_difference as paired_difference
     from tardygrad.runs.accountant import Accountant as Accountant
     from tardygrad.runs.loop import Event as Event
     from tardygrad.runs.loop import drive as drive

@@ -9,7 +9,7 @@ from statistics import mean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tardygrad.results.statistics import ALL_EQUAL, Estimate, estimate, holm, paired
+from tardygrad.results.statistics import ALL_EQUAL, Estimate, confidence_interval, holm, paired_difference
 from tardygrad.results.table import ResultTable, data_frame
 
 LISTED = 4  # most names in a sentence
@@ -313,7 +313,7 @@ class Comparison:
     def _estimate(self, numbers: list[float | None]) -> Estimate | None:
         """The mean and its interval; None if a number is missing, because the others are the lucky ones."""
         known = [number for number in numbers if number is not None]
-        return estimate(known, self.confidence) if known and len(known) == len(numbers) else None
+        return confidence_interval(known, self.confidence) if known and len(known) == len(numbers) else None
 
     def _paired(self, field: str) -> dict[str, Paired]:
         """The differences from the reference of every other method that has a number for the same seeds."""
@@ -325,7 +325,7 @@ class Comparison:
             if ours.keys() == theirs.keys() and None not in (*ours.values(), *theirs.values())
         }
         pairs = {
-            name: paired([*ours.values()], [theirs[seed] for seed in ours], self.confidence)
+            name: paired_difference([*ours.values()], [theirs[seed] for seed in ours], self.confidence)
             for name, ours in complete.items()
         }
         adjusted = holm([p for _, p in pairs.values()])

@@ -22,7 +22,7 @@ from tardygrad.results.figure import (
     named_data,
     quoted,
 )
-from tardygrad.results.statistics import estimate
+from tardygrad.results.statistics import confidence_interval
 from tardygrad.results.theme import BLACK, GREY, INK, line_legend, method_colours, strokes, tips, write
 from tardygrad.runs.record import Row, to_json_value
 
@@ -121,7 +121,7 @@ def mean_curve(contender: Contender, confidence: float) -> list[Row]:
     for i in range(POINTS + 1 if end > begin else 0):
         time = begin + (end - begin) * i / POINTS
         values = [run.curve[bisect_right(run.curve, time, key=lambda point: point[0]) - 1][1] for run in contender.runs]
-        mean, half_width, _ = estimate(values, confidence)
+        mean, half_width, _ = confidence_interval(values, confidence)
         interval = {"low": mean - half_width, "high": mean + half_width} if half_width else {}
         rows.append({"method": contender.name, "time": time, "mean": mean, **interval})
     return rows

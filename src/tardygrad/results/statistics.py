@@ -20,13 +20,13 @@ class Estimate(NamedTuple):
     number: int
 
 
-def estimate(numbers: Sequence[float], confidence: float = 0.95, *, size: float | None = None) -> Estimate:
+def confidence_interval(numbers: Sequence[float], confidence: float = 0.95, *, size: float | None = None) -> Estimate:
     """The mean of independent numbers and its confidence interval by Student's t.
 
     Args:
         size: of the numbers that these are differences of, to tell a spread from rounding errors.
 
-    >>> mean, half_width, _ = estimate([1.0, 2.0, 3.0])
+    >>> mean, half_width, _ = confidence_interval([1.0, 2.0, 3.0])
     >>> mean, round(half_width, 4)
     (2.0, 2.4841)
     """
@@ -41,19 +41,21 @@ def estimate(numbers: Sequence[float], confidence: float = 0.95, *, size: float 
     return Estimate(mean, float(quantile * values.std(ddof=1) / math.sqrt(number)), number)
 
 
-def paired(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> tuple[Estimate, float | None]:
+def paired_difference(
+    ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95
+) -> tuple[Estimate, float | None]:
     """The mean difference of pairs, and the p-value of the two-sided paired t-test that it is 0.
 
     There is no p-value of one pair, nor of differences that are all equal.
 
-    >>> difference, p = paired([1.0, 2.0, 4.0], [2.0, 4.0, 5.0])
+    >>> difference, p = paired_difference([1.0, 2.0, 4.0], [2.0, 4.0, 5.0])
     >>> round(difference.mean, 4), round(p, 4)
     (-1.3333, 0.0572)
     """
     from scipy import stats
 
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    found = estimate(differences, confidence, size=max(map(abs, (*ours, *theirs))))
+    found = confidence_interval(differences, confidence, size=max(map(abs, (*ours, *theirs))))
     return found, None if found.half_width is None else float(stats.ttest_rel(ours, theirs).pvalue)
 
 

@@ -73,6 +73,26 @@ def test_a_sweep_scores_settings_as_runs_of_ones_own_would(tmp_path: Path, tardy
     assert f"make_run(lr={best[0]}, local_lr={best[1]}, seed=0)" in page
 
 
+def test_a_spec_is_swept_as_a_function_is(tmp_path: Path) -> None:
+    def make_run(seed: int, **keys: Any) -> tg.Run:
+        built = tg.load_spec("quadratic", [f"{key}={value}" for key, value in keys.items()]).build()
+        assert built.fleet is not None
+        return tg.begin(built.method, built.task, built.fleet, rounds=built.run.rounds, seed=seed)
+
+    space = {"method.lr": [0.5, 1.0], "run.rounds": [3]}
+    found = tg.sweep("quadratic", space, seeds=2, out=tmp_path / "out")
+    assert [trial.value for trial in found.trials] == [
+        trial.value for trial in tg.sweep(make_run, space, seeds=2).trials
+    ]
+    assert found.seeds == [0, 1]
+    (best,) = [trial for trial in found.trials if trial.params == found.best]
+    assert [*found.run(seed=1).go()][-1]["test_loss"] == best.seeds[1]["loss"]
+    ranges = tg.sweep("quadratic", {"method.lr": {"low": 0.5, "high": 1.0, "log": True}}, trials=2, budget=1.0)
+    assert len({trial.params["method.lr"] for trial in ranges.trials}) == 2
+    with pytest.raises(tg.Invalid, match="the seeds of a spec are a number of them"):
+        tg.sweep("quadratic", space, seeds=[3])
+
+
 def test_a_sweep_of_a_partial_function_is_called_as_the_function() -> None:
     found = tg.sweep(partial(simulated, local_lr=0.1), {"lr": [0.1]})
     assert str(found).splitlines()[1].startswith("simulated ")

@@ -134,11 +134,9 @@ def _top(sweep: Sweep) -> Iterator[Block]:
     if factory := sweep.config.get("factory"):
         arguments = ", ".join(f"{key}={value!r}" for key, value in best.params.items())
         yield Code(f"Run trial {best.number} again, in Python:", printable(f"{factory}({arguments}, seed=0)", 2000))
-    elif run := command(sweep.config, best.params):
-        yield Code(f"Run trial {best.number} again, for all its rounds:", printable(shlex.join(run), 2000))
-    else:
-        intro = f"To run trial {best.number} again, take the sweep's command with run for sweep, and for each --over:"
-        yield Code(intro, printable(shlex.join(overrides(best.params)), 2000))
+    elif "source" in sweep.config:
+        run = shlex.join(command(sweep.config, best.params))
+        yield Code(f"Run trial {best.number} again, for all its rounds:", printable(run, 2000))
 
 
 def _shown(score: str) -> Callable[[float | None], str]:

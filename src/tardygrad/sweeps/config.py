@@ -23,7 +23,6 @@ from tardygrad.runs.directions import Directions
 from tardygrad.runs.kinds import suggest_table
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import label
-from tardygrad.spec.sources import anchor_task, read_source, shipped
 from tardygrad.spec.spec import Spec, load, override, parse
 from tardygrad.spec.toml import inline
 from tardygrad.sweeps.trial import TaskCache
@@ -58,6 +57,8 @@ class Config:
     prune: bool
     workable: float
     higher: bool = False  # whether a high value of the score is good
+    source: str = ""  # the spec, as it was given, and its overrides
+    changes: Sequence[str] = ()
     factory: str | None = None  # name of the function that makes the runs of a sweep in Python; None: the spec
     trust: bool = False  # whether to import the functions that it names; not in `sweep.json`
 
@@ -113,6 +114,7 @@ def configure(
     sampler: Sampler = "grid",
     trials: int | None = None,
     seeds: int = 1,
+    paper: bool = True,
     best: str | None = None,
     budget: float | None = None,
     target: float | None = None,
@@ -127,6 +129,7 @@ def configure(
         changes: overrides of the spec; a rate or threshold that is set here is not swept.
         over: keys to sweep, as `method.buffer=[4, 10]`, or for samplers also `method.lr={low=0.001, high=1, log=true}`;
             if no rate or threshold is among them, these take the paper's values in addition.
+        paper: False: no key takes the paper's values in addition.
         trials: number of points that random and tpe draw; 64 by default.
         best: a test score; by default accuracy if the task has one, else loss; time needs a target.
         budget: simulated seconds after which a run ends, with a last evaluation.
@@ -140,13 +143,14 @@ def configure(
         raise Invalid(f"pruning needs one seed per trial, got {seeds}. Use --seeds 1, or leave out --prune.")
     check_settings(sampler, best, budget, target, workable)
     base = _base(source, changes, trust=trust)
-    space = _space(base, changes, over, sampler)
+    space = _space(base, changes, over, sampler, paper=paper)
     count = number_of_trials(space, sampler, trials)
     tables = base.resolved()
     if tables.get("fleet", {}).get("kind") == "paper" and "clients" in tables["task"]:
         del tables["fleet"]["clients"]  # those of [task], which may be swept
     given: Row = {"sampler": sampler, "trials": count, "seeds": seeds, "target": target, "budget": budget}
     given |= {"name": base.name, "spec": tables, "space": space, "prune": prune, "workable": workable}
+    given |= {"source": str(source), "changes": list(changes)}
     given["trust"] = True  # the spec is the user's own, or `load` has checked
     config = Config(**given, best="loss", score="loss")
     for params in config.grid() if sampler == "grid" else corners(config):
@@ -257,34 +261,16 @@ def overrides(params: Row) -> list[str]:
     return [f"{key}={inline(value)}" for key, value in params.items()]
 
 
-def command(sweep: Row, params: Row) -> list[str] | None:
-    """The command that runs a point: a shipped spec and overrides; None if the sweep's spec is not a shipped one.
+def command(sweep: Row, params: Row) -> list[str]:
+    """The command that runs a point: that of the sweep with `run` for `sweep`, and the point as overrides.
 
     Args:
         sweep: the whole `sweep.json`.
     """
-    try:
-        config = Config(**{key: value for key, value in sweep.items() if key != "versions"})
-        point = config.at(params)  # raises if it names code
-        base = load(config.name).resolved() if config.name in shipped() else {}
-        fixed = {
-            f"{name}.{key}": value
-            for name, table in config.spec.items()
-            for key, value in table.items()
-            if base.get(name, {}).get(key) != value
-        }
-        changes = [*overrides({key: value for key, value in fixed.items() if key not in params}), *overrides(params)]
-        tables = read_source(config.name)[1] if base else {}
-        for text in changes:
-            override(tables, text)
-        anchor_task(tables, Path())
-        exact = bool(base) and parse(tables, config.name) == point
-    except (Invalid, TypeError, AttributeError):  # written by hand, or by another version
-        return None
-    return ["tardygrad", "run", config.name, *changes] if exact else None
+    return ["tardygrad", "run", sweep["source"], *sweep["changes"], *overrides(params)]
 
 
-def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sampler) -> dict[str, Any]:
+def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sampler, *, paper: bool) -> dict[str, Any]:
     """All swept keys: those of `over`; if no rate or threshold is among them, also the paper's grid of these."""
     fixed = {".".join(text.partition("=")[0].strip().split(".")[:2]) for text in changes}
     swept: dict[str, Any] = {}
@@ -299,7 +285,7 @@ def _space(base: Spec, changes: Iterable[str], over: Iterable[str], sampler: Sam
     here = [key for key in PAPER if key.removeprefix("method.") in base.method.arguments and key not in fixed]
     if base.method.arguments.get("local_lr", 1.0) is None:  # the task has a training loop of its own
         here = [key for key in here if key not in ("method.local_lr", "method.local_clip")]
-    if any(f"{key}.".startswith(f"{rate}.") for key in swept for rate in PAPER):
+    if not paper or any(f"{key}.".startswith(f"{rate}.") for key in swept for rate in PAPER):
         here = []
     rates = {key: swept.get(key, PAPER[key]) for key in PAPER if key in here or key in swept}
     return {key: values for key, values in swept.items() if key not in rates} | rates

@@ -23,9 +23,11 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, shown
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row
-from tardygrad.runs.run import Run
+from tardygrad.runs.run import Run, begin
+from tardygrad.runs.settings import Settings
+from tardygrad.spec.toml import inline
 from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
-from tardygrad.sweeps.trial import Stop, score_run, start_scores
+from tardygrad.sweeps.trial import Source, Stop, score_run, start_scores
 from tardygrad.sweeps.trials import Sweep, Trial, read
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ def _ended(seed: int, error: Diverged | Starved) -> Row:
 
 @checked
 def sweep(
-    make_run: MakeRun,
+    make_run: MakeRun | str | Path,
     space: Space,
     *,
     seeds: int | Sequence[int] = 1,
@@ -166,14 +168,15 @@ def sweep(
     jobs: int = 1,
     out: str | Path | None = None,
 ) -> SweepResult:
-    """Run a function of your own with many settings, and find the best ones.
+    """Run a function of your own, or a spec, with many settings, and find the best ones.
 
     Each trial calls `make_run(seed=…, **settings)`, with settings of the space, for every seed. It returns a run: from
     `tg.begin(method, task, fleet, …)`, which the sweep runs and can end early, or from `tg.simulate(…)`. Ctrl-C ends
     the sweep; the same call with the same `out` continues it.
 
     Args:
-        make_run: the function; it must pass `seed` on to the run.
+        make_run: the function; it must pass `seed` on to the run. Or a spec: a file, or the name of one that comes with
+            tardygrad; then the space has its keys, such as "method.lr", and seeds are a number, from `run.seed`.
         space: for each argument a list of values or a range, or {"low": 0.001, "high": 1.0, "log": True}.
         seeds: how many, from 0, or which; a trial's numbers are means over them.
         budget: simulated seconds after which a run ends, with a last evaluation.
@@ -187,11 +190,46 @@ def sweep(
         out: the folder of the sweep, for `tardygrad report` and to continue it; None stores nothing.
     """
     check_folder(out)
-    config, source = configure(
-        make_run, space, seed_list(seeds), budget=budget, target=target, sampler=sampler, trials=trials, best=best,
-        workable=workable,
-    )  # fmt: skip
+    how: Row = {"budget": budget, "target": target, "trials": trials, "best": best, "workable": workable}
+    if isinstance(make_run, str | Path):
+        return _sweep_spec(make_run, space, seeds, sampler, how, jobs=jobs, out=out)
+    config, source = configure(make_run, space, seed_list(seeds), sampler=sampler, **how)
     return SweepResult(run_made(config, source, jobs=jobs, out=out), make_run, source.seeds)
+
+
+def _sweep_spec(
+    spec: str | Path, space: Space, seeds: Any, sampler: Any, how: Row, *, jobs: int, out: str | Path | None
+) -> SweepResult:
+    from tardygrad.sweeps.config import configure as configure_spec
+
+    if not isinstance(seeds, int):
+        raise Invalid(f"the seeds of a spec are a number of them, from its run.seed, got {seeds!r}. Use seeds=5.")
+    values = _values(space)
+    if how["target"] is not None:
+        how = how | {"best": "time"}
+    over = [f"{key}={inline(each)}" for key, each in values.items()]
+    how |= {"sampler": sampler or _sampler(values), "seeds": seeds, "paper": False}
+    config, tasks = configure_spec(spec, over=over, **how)
+
+    def make_run(*, seed: int, **params: Any) -> Run:
+        point = config.at(params)
+        built = point.build(tasks.task(point))
+        settings: Settings = {**point.run.settings(), "seed": seed}
+        return begin(built.method, built.task, built.pool(), **settings)
+
+    first = config.spec["run"]["seed"]
+    return SweepResult(run_made(config, tasks, jobs=jobs, out=out), make_run, list(range(first, first + seeds)))
+
+
+def _values(space: Space) -> dict[str, Any]:
+    """The values of a space as JSON can hold them."""
+    if not isinstance(space, Mapping) or not space:
+        raise Invalid(f'`space` must be a dict such as {{"lr": [0.1, 1.0]}}, got {shown(space)}.')
+    return {key: dict(each) if isinstance(each, Mapping) else _listed(key, each) for key, each in space.items()}
+
+
+def _sampler(values: Mapping[str, Any]) -> str:
+    return "tpe" if any(isinstance(each, dict) for each in values.values()) else "grid"
 
 
 def configure(
@@ -217,10 +255,8 @@ def configure(
         number_of_trials,
     )
 
-    if not isinstance(space, Mapping) or not space:
-        raise Invalid(f'`space` must be a dict such as {{"lr": [0.1, 1.0]}}, got {shown(space)}.')
-    listed = {key: dict(v) if isinstance(v, Mapping) else _listed(key, v) for key, v in space.items()}
-    sampler = sampler or ("tpe" if any(isinstance(values, dict) for values in listed.values()) else "grid")
+    listed = _values(space)
+    sampler = sampler or _sampler(listed)
     if target is not None and best is not None:
         raise Invalid(f"with a target, the best settings are those that reach it first, got best={best!r} too.")
     check_settings(sampler, "time" if target is not None else best, budget, target, workable)
@@ -246,7 +282,7 @@ def configure(
     return replace(config, score=score, higher=higher, best="time" if target is not None else score), source
 
 
-def run_made(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:
+def run_made(config: Config, source: Source, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:
     """Run every trial that the folder `out` has no result of.
 
     Args:
@@ -257,7 +293,7 @@ def run_made(config: Config, source: MadeRuns, *, jobs: int, out: str | Path | N
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "sweep" if out is None else Path(out)
         check_same(folder, config)
-        if (folder / "sweep.json").exists():
+        if isinstance(source, MadeRuns) and (folder / "sweep.json").exists():
             source.check_stored(read(folder).trials, folder)
         found, signal = run_sweep(config, source, folder, jobs=jobs, what=what)
     if signal is not None:

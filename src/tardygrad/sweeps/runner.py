@@ -28,6 +28,7 @@ from tardygrad.sweeps.study import Study
 from tardygrad.sweeps.trial import Source
 from tardygrad.sweeps.trials import Sweep, read
 
+UNCHECKED = ("name", "source", "changes", "versions")  # keys of sweep.json that say nothing about its runs
 RETRIES = 3  # worker deaths after which a trial is still run again
 
 
@@ -188,7 +189,11 @@ def check_same(folder: Path, config: Config) -> None:
         return
     before, now = (_flat(row) for row in (read_json(folder / "sweep.json"), to_json_value(config.row())))
     for key in dict.fromkeys([*now, *before]):
-        if key != "name" and not key.startswith("versions.") and now.get(key) != before.get(key):
+        if (
+            key not in ("name", "source", "changes")
+            and not key.startswith("versions.")
+            and now.get(key) != before.get(key)
+        ):
             differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
             raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 

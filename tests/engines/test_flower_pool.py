@@ -371,6 +371,13 @@ def test_files_that_a_node_allows_are_opened_and_the_text_inside_python_needs_no
         assert records.make_again(json.dumps(recipe), "task", files=files).clients == 2
 
 
+def test_a_node_says_why_its_update_is_not_finite(task: Any) -> None:
+    wild = tg.sgdclip(local_lr=1e38, local_clip=float("inf"), lr=1.0, buffer=2, local_steps=3)
+    with opened(task, wild) as pool:
+        pool.submit(jobs(task)[2]._replace(steps=3))
+        assert pool.next().fault.startswith("the loss of client 2 overflows in step 2: use a smaller local_lr")
+
+
 def test_a_node_answers_only_for_the_client_that_it_was_asked_for(task: Any) -> None:
     with opened(task, METHOD) as pool:
         first, second, *_ = jobs(task)

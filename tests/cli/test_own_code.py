@@ -433,8 +433,3 @@ def test_own_code_that_changes_the_directory_does_not_move_the_record(here: Path
     code, _, err = tardygrad("run", "own.toml", "task.kind=mine:moving", "run.rounds=2")
     assert (code, "recording in runs/own-1\n" in err) == (0, True)
     assert Path("runs/own-1/model.safetensors").exists()
-
-
-def test_own_code_is_found_at_any_depth() -> None:
-    tables: Any = {"fleet": {"groups": [{"runtime": {"kind": "a:b"}}]}, "task": {"kind": "digits"}}
-    assert list(own_code.names(tables)) == ["a:b"]

@@ -100,17 +100,6 @@ def test_own_functions_given_to_make_are_named_in_the_record(mine: Any, tardygra
         assert code == 0, (argv, err)
 
 
-def test_arguments_of_an_own_fleet_may_have_the_names_of_a_fleets_fields(mine: Any, tardygrad: Command) -> None:
-    code = "def busy(clients: int, server_time: float = 0.5, slow: float = 2.0) -> tg.Fleet:\n"
-    code += "    return dataclasses.replace(tg.Fleet.paper(clients=clients), server_time=server_time * slow)\n"
-    Path("mine.py").write_text(CODE + "\nimport dataclasses\n\n" + code)
-    busy = importlib.reload(mine).busy
-    tg.simulate(method(), tg.tasks.quadratic(clients=4), tg.make(busy, clients=4), rounds=3, out="run")
-    recorded = read_json(Path("run/spec.json"))["spec"]["fleet"]
-    assert (recorded["server_time"], recorded["slow"], recorded["crashes"]) == (0.5, 2.0, [])
-    assert spec.parse(read_json(Path("run/spec.json"))["spec"], trust=True).build().fleet.server_time == 1.0
-
-
 def test_a_failed_run_says_why_in_its_record(tardygrad: Command) -> None:
     def loss(output: Any, target: Any) -> Any:
         raise OSError("the disk of this site is gone")
@@ -136,13 +125,6 @@ def test_reports_group_seeds_and_name_settings(tmp_path: Path) -> None:
         tg.simulate(method(lr=0.5 + seed), own_task(), fleet, rounds=3, seed=seed, out=tmp_path / f"own-{seed}")
     groups = grouped([read(tmp_path / name) for name in ("own-0", "own-1")])
     assert [(group.name, len(group.runs)) for group in groups] == [("Clip², lr=0.5", 1), ("Clip², lr=1.5", 1)]
-
-
-def test_a_run_on_threads_is_replayed_by_the_command(tardygrad: Command) -> None:
-    quadratic, chosen = tg.tasks.quadratic(clients=4), method(mode="client")
-    with tg.ThreadPool(quadratic, chosen, workers=2) as pool:
-        tg.train(chosen, quadratic, pool, rounds=5, out="run")
-    assert tardygrad("replay", "run").code == 0
 
 
 def test_commands_say_what_cannot_be_made_again(tardygrad: Command) -> None:
@@ -193,10 +175,3 @@ def _pieces() -> dict[str, Any]:
     data = torch.zeros(4, 1), torch.zeros(4, 1)
     loss = torch.nn.functional.mse_loss
     return {"module": torch.nn.Linear(1, 1), "data": tg.shard(data, clients=4), "loss": loss, "test": data}
-
-
-def test_a_spec_can_ask_for_scores_of_each_client(tardygrad: Command) -> None:
-    assert tardygrad("run", "quadratic", "run.rounds=6", "run.evaluate_clients=3", "--out", "run").code == 0
-    assert [one.round for one in read_history(Path("run")).client_evaluations] == [3, 6]
-    assert tardygrad("replay", "run").code == 0
-    assert tardygrad("export", "run", "--out", "tables").code == 0

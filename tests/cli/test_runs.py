@@ -321,16 +321,6 @@ def test_on_a_cluster_a_resumed_run_may_have_other_workers_and_nothing_else() ->
         recorded_spec("here", recorded, ["engine.wire=int8"], trust=False)
 
 
-@pytest.mark.parametrize("odd", ["{", '{"more": 1}'])
-def test_an_odd_summary_is_no_obstacle(odd: str, tardygrad: Command) -> None:
-    first = tardygrad("run", "small.toml", "--out", "here")
-    path = Path("here/summary.json")
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps(whole | json.loads(odd)) if "more" in odd else odd)
-    assert tardygrad("resume", "here")[:2] == (0, first.out)
-    assert json.loads(path.read_text()).keys() == whole.keys()
-
-
 def test_a_run_whose_work_fails_says_how_to_go_on(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(job: Job, task: Task, method: Method) -> Update:
         if isinstance(task, Clock):  # what it will take is foreseen

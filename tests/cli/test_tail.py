@@ -60,26 +60,10 @@ def test_of_a_clipped_length_no_coordinates_are_told(tardygrad: Command) -> None
     assert "by their norm" in tardygrad("tail", "small.toml", tailopt, *QUICK).out
 
 
-def test_without_a_clip_nothing_is_above_it(tardygrad: Command) -> None:
-    header = tardygrad("tail", "small.toml", "method.local_clip=inf", *QUICK).out.splitlines()[0]
-    assert "above" not in header
-    assert header.endswith("clips 5%")
-
-
-def test_the_seed_is_the_runs_unless_given(tardygrad: Command) -> None:
-    def noise(*argv: str) -> object:
-        return tardygrad("tail", "small.toml", *QUICK, "--json", *argv).json["survival"]
-
-    assert noise() == noise("--seed", "0") != noise("--seed", "1")
-
-
-@pytest.mark.parametrize("name", ["a/tail.png", "tail.svg"])
-def test_a_figure_is_written(tardygrad: Command, name: str) -> None:
-    Path("a").mkdir()
-    done = tardygrad("tail", "small.toml", *QUICK, "--figure", name)
-    assert done.out.splitlines()[-1] == f"figure  {name}"
-    content = Path(name).read_bytes()
-    assert content.startswith(b"\x89PNG") or b"share of coordinates beyond" in content
+def test_a_figure_is_written(tardygrad: Command) -> None:
+    done = tardygrad("tail", "small.toml", *QUICK, "--figure", "tail.svg")
+    assert done.out.splitlines()[-1] == "figure  tail.svg"
+    assert b"share of coordinates beyond" in Path("tail.svg").read_bytes()
 
 
 def test_buffers_of_a_model_are_its_own(tardygrad: Command) -> None:
@@ -93,16 +77,11 @@ def test_buffers_of_a_model_are_its_own(tardygrad: Command) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["nothing"], "a spec must be a file or the name of a shipped spec, got 'nothing'"),
         (["small.toml", "--at", "model"], "--at model needs a finished run, got 'small.toml'. Use --at init."),
         (["small.toml", "--batches", "3"], "`batches` must be even, since noise is measured on pairs"),
-        (["small.toml", "--clients", "0"], "`clients` must be a whole number, 1 or more, got 0."),
-        (["small.toml", "--seed", "-1"], "--seed must be a whole number, 0 or more, got -1."),
         (["small.toml", "--figure", "a.pdf"], "--figure must be a file that ends in .png or .svg, got 'a.pdf'."),
-        (["small.toml", "--figure", "none/a.png"], "--figure must be a writable file, got 'none/a.png'"),
         (["small.toml", "--batches", "1000000000000"], "--clients times --batches must be 1,000,000 or less, got 8,"),
         (["small.toml", "task.noise="], "a noise probe needs gradients that differ between a client's mini-batches"),
-        (["small.toml", "--local-clip", "1"], "`--local-clip` is not an option; set it as `method.local_clip=1`."),
         (["run", "task.dimension=21"], "the model in 'run' must have the shape of the task's model. Do not change"),
     ],
 )

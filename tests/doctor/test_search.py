@@ -11,7 +11,7 @@ import pytest
 import tardygrad as tg
 from tardygrad.doctor.clock_run import STALENESS, UPDATES, run_clock, updates_to_simulate
 from tardygrad.doctor.search import changes, rank_settings, settings, sizes
-from tardygrad.doctor.theorems import presets, tail_of, tolerance
+from tardygrad.doctor.theorems import TailIndex, presets, tail_of, tolerance
 from tardygrad.runs.events import TailEstimate
 from tardygrad.runs.loop import trained_rounds
 from tests.doctor.planted import clip2, fleet, sgdclip
@@ -208,11 +208,13 @@ def test_a_setting_that_the_method_cannot_have_is_no_choice() -> None:
 
 
 def test_the_tolerance_is_that_of_the_methods_theorem() -> None:
-    assert tolerance(clip2(), 10_000, 1.5) == pytest.approx(100.0)  # T^(1/2), of the most tolerant schedule
-    assert tolerance(clip2(), 10_000, 1.5, "theory-unknown-tail") < 100.0
-    assert tolerance(sgdclip(), 1000, 1.5) == pytest.approx(10.0)  # T^(1/3)
-    assert tolerance(clip2(downplay=True), 10, 1.5) == float("inf")
-    assert tolerance(tg.fadas(local_lr=0.1, lr=0.1, tau_c=1, buffer=2, local_steps=1), 10, 1.5) == float("inf")
+    tail = TailIndex(1.5, "assumed")
+    assert tolerance(clip2(), 10_000, tail).delay == pytest.approx(100.0)  # T^(1/2), of the most tolerant schedule
+    assert tolerance(clip2(), 10_000, tail, "theory-unknown-tail").delay < 100.0
+    assert tolerance(sgdclip(), 1000, tail).delay == pytest.approx(10.0)  # T^(1/3)
+    assert tolerance(clip2(downplay=True), 10, tail) == (math.inf, "the method downplays late updates")
+    fadas = tg.fadas(local_lr=0.1, lr=0.1, tau_c=1, buffer=2, local_steps=1)
+    assert tolerance(fadas, 10, tail) == (math.inf, "no theorem covers this method")
     assert [one.name for one in presets("Clip²", "theory-unknown-tail")] == ["clip2-unknown-tail"]
     assert [one.name for one in presets("DC-Clip²")] == ["dc-clip2"]
 

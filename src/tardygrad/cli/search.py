@@ -7,18 +7,16 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from tardygrad.cli import commands
 from tardygrad.cli.output import counted, show, show_json, show_table, waiting, writable
 from tardygrad.cli.plan import clock_events
 from tardygrad.cli.run import run_dir
 from tardygrad.constructors import parameters
-from tardygrad.core.algorithm import downplay
 from tardygrad.core.method import Method
 from tardygrad.doctor.fit_runtimes import ClientFit, FittedFleet, fit_fleet, fitted_spec
 from tardygrad.doctor.search import KEYS, Candidate, Ranking, changes, rank_settings
-from tardygrad.doctor.theorems import tail_of, tolerance
+from tardygrad.doctor.theorems import Tolerance, tail_of, tolerance
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, Starved
 from tardygrad.fleet import Fleet
@@ -34,13 +32,6 @@ from tardygrad.spec.spec import Built, Spec
 TOP = 10  # settings that are printed
 MEASURE = "predicted time for the effective updates of the current setting's rounds"
 MAX_CLIENTS = 10_000  # most clients, for which a search takes minutes
-
-
-class Tolerance(NamedTuple):
-    """The largest delay without a warning, and why."""
-
-    delay: float
-    why: str
 
 
 def find(spec: Spec, built: Built, options: commands.Plan) -> None:
@@ -67,7 +58,8 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
         rule = f"a search can have at most {MAX_CLIENTS:,} clients, got {fleet.clients:,}"
         raise Invalid(f"{rule}. Search with a part of the fleet.")
     rounds = _rounds(built, fleet)
-    tolerance = _tolerance(spec, built.method, rounds, tails)
+    schedule = spec.method.arguments.get("schedule")
+    tolerated = tolerance(built.method, rounds, tail_of(spec.resolved(), tails), schedule)
     with torch_threads(spec.run.threads):
         ranking = rank_settings(
             built.method,
@@ -77,7 +69,7 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
             seed=built.run.seed,
             fixed=[key for key in KEYS if key not in parameters(spec.method.make)],
             max_delay=math.inf if options.max_delay is None else options.max_delay,
-            tolerated=tolerance.delay,
+            tolerated=tolerated.delay,
             cautious=fitted is not None,
             watch=lambda items, total, what: counted(items, total=total, what=what),
         )
@@ -88,12 +80,16 @@ def find(spec: Spec, built: Built, options: commands.Plan) -> None:
     if best and overrides and best.rounds != rounds and spec.run.until is None:
         overrides.append(f"run.rounds={best.rounds}")
     if options.json:
-        show_json(_facts(built.method, rounds, ranking, tolerance, fitted, overrides) | {"written": write})
+        facts = {"method": str(built.method), "rounds": rounds, "measure": MEASURE, "tolerance": tolerated._asdict()}
+        facts |= {"answer": ranking.answer(), "overrides": overrides, "written": write}
+        named = {"best": best, "sync": ranking.sync, "current": ranking.current}
+        facts |= {name: setting and _row(setting) for name, setting in named.items()}
+        show_json(facts | {"settings": list(map(_row, ranking.settings)), "fit": fitted and _fit_rows(fitted)})
         return
     if fitted:
         _show_fit(fitted)
     _show(ranking)
-    lines = [*_remarks(ranking, tolerance, rounds), *([f"written  {write}"] if write else []), ranking.answer()]
+    lines = [*_remarks(ranking, tolerated, rounds), *([f"written  {write}"] if write else []), ranking.answer()]
     if overrides:
         lines.append(f"set  {shlex.join(overrides)}")
     if write:
@@ -121,39 +117,8 @@ def _scale(history: History, method: Method) -> float:
     return method.local_steps / before if method.local_steps and isinstance(before, int) and before > 0 else 1.0
 
 
-def _tolerance(spec: Spec, method: Method, rounds: int, tails: list[TailEstimate]) -> Tolerance:
-    tail = tail_of(spec.resolved(), tails)
-    bound = tolerance(method, rounds, tail.tail, spec.method.arguments.get("schedule"))
-    if bound == math.inf:
-        downplayed = method.weight is downplay
-        return Tolerance(bound, "the method downplays late updates" if downplayed else "no theorem covers this method")
-    return Tolerance(bound, f"{rounds} rounds and tail index {tail.tail:g}, {tail.source}; its constant is unknown")
-
-
-def _facts(
-    method: Method,
-    rounds: int,
-    ranking: Ranking,
-    tolerance: Tolerance,
-    fitted: FittedFleet | None,
-    overrides: list[str],
-) -> Row:
-    best, sync = ranking.best, ranking.sync
-    return {
-        "method": str(method),
-        "rounds": rounds,
-        "measure": MEASURE,
-        "tolerance": tolerance._asdict(),
-        "answer": ranking.answer(),
-        "overrides": overrides,
-        "best": _row(best) if best else None,
-        "sync": _row(sync) if sync else None,
-        "current": _row(ranking.current),
-        "settings": [_row(setting) for setting in ranking.settings],
-        "fit": [client._asdict() | {"runtime": {"kind": "trace", **vars(client.runtime)}} for client in fitted.clients]
-        if fitted
-        else None,
-    }
+def _fit_rows(fitted: FittedFleet) -> list[Row]:
+    return [each._asdict() | {"runtime": {"kind": "trace", **vars(each.runtime)}} for each in fitted.clients]
 
 
 def _row(setting: Candidate) -> Row:
@@ -162,11 +127,8 @@ def _row(setting: Candidate) -> Row:
     facts |= {"excluded": setting.excluded, "warning": setting.warning, "current": setting.current}
     if clock:
         facts |= {**clock._asdict(), "per_round": clock.per_round, "per_effective": clock.per_effective}
-    facts |= {
-        "seconds": setting.seconds if setting.seconds < math.inf else None,
-        "needed_rounds": setting.rounds or None,
-    }
-    return facts
+    seconds = setting.seconds if setting.seconds < math.inf else None
+    return facts | {"seconds": seconds, "needed_rounds": setting.rounds or None}
 
 
 def _show(ranking: Ranking) -> None:

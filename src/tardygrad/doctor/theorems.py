@@ -47,12 +47,22 @@ def has_theorem(name: str) -> bool:
     return name.rpartition("-")[2] in ("SGDClip", "Clip²")
 
 
-def tolerance(method: Method, rounds: int, tail: float, schedule: str | None = None) -> float:
-    """The largest delay that the theory allows in `rounds` rounds, up to a constant; inf if there is no bound."""
+class Tolerance(NamedTuple):
+    """The largest delay that the theory allows, up to a constant, and why; inf: there is no bound."""
+
+    delay: float
+    why: str
+
+
+def tolerance(method: Method, rounds: int, tail: TailIndex, schedule: str | None = None) -> Tolerance:
+    """The delay that a method tolerates in `rounds` rounds."""
     name = label(method)
-    if "SD-" in name or not has_theorem(name):
-        return math.inf
-    return max(math.pow(rounds, preset.tolerance(tail)) for preset in presets(name, schedule))
+    if "SD-" in name:
+        return Tolerance(math.inf, "the method downplays late updates")
+    if not has_theorem(name):
+        return Tolerance(math.inf, "no theorem covers this method")
+    delay = max(math.pow(rounds, preset.tolerance(tail.tail)) for preset in presets(name, schedule))
+    return Tolerance(delay, f"{rounds} rounds and tail index {tail.tail:g}, {tail.source}; its constant is unknown")
 
 
 def tail_of(spec: Any, estimates: Sequence[TailEstimate] = ()) -> TailIndex:

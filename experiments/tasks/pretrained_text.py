@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from experiments.tasks import trainable_layers
 from tardygrad.errors import Invalid
-from tardygrad.seeding import keyed
-from tardygrad.tasks.data.files import Key, Tensors, cached
+from tardygrad.tasks.data.files import Key, cached
 from tardygrad.tasks.data.hub import WORDS, Attention, find_model, load, model_files, quiet
 
 _CHUNK = 10_000  # rows per call of the tokenizer, whose objects are large
@@ -32,25 +30,16 @@ Texts = Sequence[list[str]]
 
 
 class Classifier(nn.Module):
-    """A sequence classifier of transformers; trims batches to their longest row, without dropout in frozen parts."""
+    """A sequence classifier of transformers; trims batches to their longest row."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def train(self, mode: bool = True) -> Classifier:
-        super().train(mode)
-        trainable_layers.set_frozen_to_eval(self)
-        return self
-
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None) -> Tensor:
-        """`ids` are tokens, or for a cut model the inputs of its first layer."""
         longest = max(int(mask.sum(1).max()), 1)
-        first = ids[:, :longest]
-        inputs = {"inputs_embeds": first} if first.is_floating_point() else {"input_ids": first.long()}
-        if types is not None:
-            inputs["token_type_ids"] = types[:, :longest].long()
-        return self.model(attention_mask=mask[:, :longest].long(), **inputs).logits
+        inputs = {} if types is None else {"token_type_ids": types[:, :longest].long()}
+        return self.model(ids[:, :longest].long(), attention_mask=mask[:, :longest].long(), **inputs).logits
 
 
 class Head(nn.Linear):
@@ -61,46 +50,15 @@ class Head(nn.Linear):
         nn.init.zeros_(self.bias)
 
 
-class Tokenizer:
-    """The tokenizer in a model's folder, loaded only to be saved with a trained model."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def save_pretrained(self, folder: str) -> None:
-        """Write the files of the tokenizer."""
-        with quiet() as transformers:
-            load(transformers.AutoTokenizer, self.folder, _RULE).save_pretrained(folder)
-
-
-def classifier(
-    folder: str,
-    outputs: int,
-    train: str,
-    *,
-    attention: Attention | None = None,
-    cut: bool = False,
-) -> Classifier:
-    """Load a model with `outputs` logits; a head that is not in the folder is drawn from torch's generator.
-
-    Args:
-        folder: of the model.
-        outputs: number of logits.
-        train: "all", or the "last-N" layers.
-        attention: how attention is computed; None is the model's default.
-        cut: whether to keep only the trained layers.
-    """
+def classifier(folder: str, outputs: int, *, attention: Attention | None = None) -> Classifier:
+    """Load a model with `outputs` logits; a head that is not in the folder is drawn from torch's generator."""
     settings = _PLAIN | ({"attn_implementation": attention} if attention else {})
     with quiet() as transformers:
         kind = transformers.AutoModelForSequenceClassification
         model = load(kind, folder, _RULE, num_labels=outputs, ignore_mismatched_sizes=True, **settings)
     if model.config.pad_token_id is None:
         model.config.pad_token_id = model.config.eos_token_id
-    network = Classifier(model)
-    trainable_layers.freeze(network, train)
-    if cut:
-        trainable_layers.cut(network, train)
-    return network
+    return Classifier(model)
 
 
 def find(model: str | None) -> Path:
@@ -141,21 +99,6 @@ def _tokenise(folder: Path, texts: Texts, max_length: int) -> dict[str, Tensor]:
     whole = {name: torch.from_numpy(np.concatenate(parts)) for name, parts in chunks.items()}
     longest = int(whole["attention_mask"].sum(1).max())
     return {name: tensor[:, :longest].contiguous() for name, tensor in whole.items()}
-
-
-def layer_inputs(
-    folder: Path, tokens: Sequence[Tensor], train: str, device: str, cache: str | None
-) -> tuple[Tensor, ...]:
-    """Inputs of the last N layers, computed once, and the mask; empty if the model cannot be cut."""
-
-    def make() -> Tensors:
-        with keyed(0):  # the random head does not matter
-            whole = classifier(str(folder), 2, train).to(device)
-        order = tokens[1].sum(1).argsort(descending=True, stable=True)
-        return trainable_layers.layer_inputs(whole, whole, train, tokens, also=tokens[1:2], order=order)
-
-    states = cached("states", make, *model_files(folder, (*WORDS, _WEIGHTS)), train, *tokens, folder=cache)
-    return (*states.values(), tokens[1]) if states else ()
 
 
 def embedded(folder: Path, texts: Texts, max_length: int, cache: str | None) -> Tensor:

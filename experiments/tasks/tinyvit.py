@@ -180,13 +180,22 @@ class TinyViT(nn.Module):
         self.layers = nn.ModuleList(stages)
         self.features = widths[2] + 2 * widths[3]
 
-    def forward(self, images: Tensor, means: Tensor | None = None) -> Tensor:
-        """`means` are those of earlier stages, if they were computed before."""
-        x = self.patch_embed(images)
-        means = x.new_empty(len(x), 0) if means is None else means
+    def forward(self, x: Tensor, means: Tensor | None = None) -> Tensor:
+        """x are images; or with the `means` of earlier stages, for a network that was cut, the map that enters it."""
+        if means is None:
+            x = self.patch_embed(x)
+            means = x.new_empty(len(x), 0)
         for stage in self.layers:
             x, means = stage(x, means)
         return means[:, -self.features :]  # without those of the first stage
+
+    def before(self, stage: int, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The map that enters a stage, and the mean tokens of the stages before it."""
+        x = self.patch_embed(images)
+        means = x.new_empty(len(x), 0)
+        for each in self.layers[:stage]:
+            x, means = each(x, means)
+        return x, means
 
 
 def load(folder: str | Path) -> TinyViT:

@@ -82,11 +82,28 @@ def test_what_is_trained_is_the_vector_and_the_rest_is_frozen(train, first, buil
     assert torch.equal(task.init(1)[:-size], x[:-size])  # on the same backbone
 
 
+@pytest.mark.parametrize("train", ["last-1", "last-2", "last-4"])
+def test_the_last_stages_learn_on_what_enters_them_as_in_the_whole_network(train, build):
+    task, whole = build(train=train), build(train=train, augment=True)  # which is not computed once
+    whole.augment = None
+    assert task.data.data[0].is_floating_point()
+    x = task.init(3)
+    assert torch.equal(x, whole.init(3))
+    job = Job(1, 0, 0, x, 3, None, 0)
+    for inputs, images in zip(task.batches(job), whole.batches(job), strict=True):
+        (loss, g), (same, h) = task.gradient(x, inputs, None), whole.gradient(x, images, None)
+        assert torch.allclose(loss, same, atol=1e-5)
+        assert torch.allclose(g, h, atol=1e-5)
+        assert g.abs().max() > 1e-3
+        x = x - g
+    assert task.evaluate(x, None) == pytest.approx(whole.evaluate(x, None), abs=1e-5)
+    assert torch.allclose(task.module(x)(whole.test[0]), whole.module(x)(whole.test[0]), atol=1e-5)  # on pixels
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"train": "last"}, "`train` must be 'head', 'all' or 'last-N' with a number of layers N, got 'last'."),
-        ({"train": "last-5"}, "train='last-N' must have N from 1 to the network's 4 layers, got 'last-5'."),
+        ({"train": "last-5"}, "`train` must be one of head, last-1, last-2, last-3, last-4, all, got 'last-5'."),
         ({"augment": True}, "`augment` must be false with train='head', whose features are computed once, got true."),
         (
             {"train": "last-1", "channels_last": True},

@@ -5,6 +5,7 @@ One thread, because small models are quicker so, and other work on the machine c
 
 import gc
 import math
+import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,12 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for name in (
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",
+        "RAY_USAGE_STATS_ENABLED",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",
+    ):  # before anyone imports Ray
+        os.environ[name] = "0"
     if config.getoption("dist", "no") == "no":  # a process that runs tests, and does not only start those that do
         import torch
 

@@ -25,7 +25,7 @@ from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
 from tardygrad.engines.flower.pool import open_pools
 from tardygrad.engines.flower.records import HANDSHAKE, JobMessages, array_record, arrays_of
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
-from tardygrad.engines.ray.connection import local_settings, ray_module
+from tardygrad.engines.ray.connection import check_loopback, ray_module
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid, check_integer, check_number, type_and_first_line
 from tardygrad.own_code import check_trust
@@ -365,11 +365,11 @@ def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, c
         )
     _check_app("server", server, "ServerApp")
     _check_app("client", client, "ClientApp")
-    ray = ray_module()
+    check_loopback(ray_module())
     options: dict[str, Any] = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
     options |= {"logging_level": "ERROR", "log_to_driver": False} | ({"num_cpus": cpus} if cpus else {})
     backend = {"init_args": options, "client_resources": {"num_cpus": cpus_per_node, "num_gpus": 0.0}}
-    with local_settings(ray, loopback=True), _stopping_on_interrupt():
+    with _stopping_on_interrupt():
         connection.run_simulation(server, client, nodes=nodes, backend=backend)
 
 

@@ -8,18 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tardygrad.engines.ray import connection
-
 
 @contextmanager
 def started_head(**settings: Any) -> Iterator[Any]:
     """Start a head; this process does not join it."""
-    import ray
     from ray.cluster_utils import Cluster
 
     own = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-    with connection.local_settings(ray, True):
-        head = Cluster(initialize_head=True, head_node_args=own | settings)
+    head = Cluster(initialize_head=True, head_node_args=own | settings)
     try:
         yield head
     finally:

@@ -78,8 +78,7 @@ def notes(folder: Path) -> set[tuple[str, str, int, str]]:
 
 
 def add_node(cluster: Any) -> Any:
-    with connection.local_settings(ray, True):
-        return cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", resources={"site-a": 1})
+    return cluster.add_node(num_cpus=4, node_ip_address="127.0.0.1", resources={"site-a": 1})
 
 
 def test_a_pinned_client_works_at_its_place_only_and_is_lost_for_as_long_as_that_is_gone(

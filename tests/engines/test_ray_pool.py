@@ -189,12 +189,6 @@ def test_nobody_listens_outside_this_machine(scene: Scene) -> None:
     assert {one.laddr.ip.removeprefix("::ffff:") for one in listening} == {"127.0.0.1"}
 
 
-def test_the_settings_of_the_process_are_left_as_they_were(scene: Scene) -> None:
-    assert not [name for name in os.environ if name.startswith(("RAY_ENABLE", "RAY_USAGE"))]
-    assert ray._private.ray_constants.ENABLE_RAY_CLUSTER
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
 def test_a_start_vector_is_put_once_and_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     put, seen = ray.put, []
     monkeypatch.setattr(ray, "put", lambda value: seen.append(len(value)) or put(value))
@@ -429,25 +423,6 @@ def test_a_killed_driver_leaves_no_process_and_a_dead_worker_no_words() -> None:
     assert len(processes) >= 3  # the head, the raylet and a worker
     assert (rounds, lost) == (5, 1)
     wait_for(lambda: not any(psutil.pid_exists(one) for one in processes))
-
-
-AGENT = """
-import psutil, time, torch
-torch.set_num_threads(1)
-import tardygrad as tg
-task = tg.tasks.quadratic(clients=2, dimension=4)
-method = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=1, local_steps=2, mode="client")
-with tg.RayPool(task, method, workers=1, evaluate="between") as pool:
-    next(one for one in psutil.Process().children(recursive=True) if "Agent" in one.name()).kill()
-    time.sleep(600)
-"""
-
-
-def test_a_driver_that_ray_ends_says_what_happened_and_how_to_go_on() -> None:
-    with Program(AGENT) as driver:
-        _, printed = driver.communicate(timeout=600)
-    assert driver.returncode
-    assert printed.splitlines()[-1] == joining.NOTICE
 
 
 # ------------------------------------------------------------------------------------------------- without a cluster

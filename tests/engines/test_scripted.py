@@ -14,7 +14,7 @@ from tardygrad.engines.recorded import Refusal, Resume
 from tardygrad.engines.wire import BLOCK, send, unpack
 
 CLIENTS = 3
-WIRES = ["float32", "float16", "bfloat16", "int8"]
+WIRES = ["float32", "bfloat16", "int8"]
 METHOD = tg.clip2(
     local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2, mode="client", compensate=True
 )

@@ -30,7 +30,9 @@ class NoRay:
 
     def hire(self, place: str | None = None) -> Any:
         name = len(self.actors)
-        self.actors.append(SimpleNamespace(ping=SimpleNamespace(remote=lambda: name)))
+        self.actors.append(
+            SimpleNamespace(**{each: SimpleNamespace(remote=lambda: name) for each in ("ping", "begun")})
+        )
         return self.actors[-1]
 
     def get(self, answer: Any) -> Any:

@@ -73,7 +73,7 @@ LARGEST_NORM = math.sqrt(torch.finfo(torch.float32).max)  # 1.8e19
 
 def norm_of(v: Vector) -> float:
     """‖v‖, or infinity if that is above `LARGEST_NORM`."""
-    return math.sqrt(torch.dot(v, v))
+    return math.sqrt(torch.dot(v, v) if v.dim() == 1 else v.square().sum())  # a loop of the user's may return any shape
 
 
 def finite(update: Update, norm: float | None = None) -> bool:

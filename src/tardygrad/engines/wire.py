@@ -1,9 +1,9 @@
 """Compressed vectors for sending between machines, with error feedback.
 
-1. float16 and int8: every `BLOCK` coordinates share a scale s = max|v_j|. float16 sends v / s, int8 round(v / s · 127).
-   So neither a curvature of 1e-12 nor a delta of 1e6 is lost.
+1. int8: every `BLOCK` coordinates share a scale s = max|v_j|, and round(v / s · 127) is sent. So neither a curvature of
+   1e-12 nor a delta of 1e6 is lost.
 2. bfloat16 has float32's range and needs no scale. Its largest number is 3.39e38; larger ones become infinite.
-3. Numbers that are not finite stay so (in float16 and int8 the whole block does), so the server refuses the update.
+3. Numbers that are not finite stay so (in int8 the whole block does), so the server refuses the update.
 4. Blocks are independent: if a and b are multiples of `BLOCK` (or b is the end), packing v[a:b] gives the same blocks
    as packing v.
 
@@ -25,11 +25,10 @@ from tardygrad.core import kernels
 from tardygrad.core.privacy import BLOCK
 from tardygrad.errors import check_choice
 
-Wire = Literal["float32", "float16", "bfloat16", "int8"]
+Wire = Literal["float32", "bfloat16", "int8"]
 """Number format of vectors in transit."""
 
 _CHUNK = 32 * BLOCK  # coordinates packed at a time, so that intermediate results stay in a CPU's cache
-_SCALED = ("float16", "int8")
 
 
 class Packed(NamedTuple):
@@ -69,7 +68,7 @@ def unpack(packed: Packed) -> Tensor:
     if numbers.dim() != 1 or (scales is not None and (scales.dtype, tuple(scales.shape)) != expected):
         raise ValueError("a packed vector needs a scale for each of its blocks")
     v = kernels.uninitialized_like(numbers)
-    if scales is not None and numbers.dtype == torch.int8 and _has_kernel(v):  # other formats gain little
+    if scales is not None and _has_kernel(v):
         kernels.unpack_int8(numbers, scales, v, BLOCK)
         return v
     for a, b in _pieces(v):
@@ -91,10 +90,10 @@ def send(v: Tensor, error: Tensor | None, wire: Wire) -> tuple[Packed, Tensor | 
     check_choice("wire", wire, Wire)
     if wire == "float32":
         return Packed(v), None
-    scales = v.new_empty(_blocks(len(v))) if wire in _SCALED else None
+    scales = v.new_empty(_blocks(len(v))) if wire == "int8" else None
     packed = Packed(kernels.uninitialized_like(v, getattr(torch, wire)), scales)
     left, finite = kernels.uninitialized_like(v, v.dtype), True
-    if scales is not None and wire == "int8" and _has_kernel(v, error):
+    if scales is not None and _has_kernel(v, error):
         finite = kernels.pack_int8(v, error, packed.numbers, scales, left, BLOCK)
         return packed, left if finite else error
     for a, b in _pieces(v):
@@ -137,15 +136,13 @@ def _write(packed: Packed, v: Tensor) -> None:
     rows = _rows(v)
     scales = torch.maximum(rows.amax(1), -rows.amin(1), out=packed.scales).abs_()  # NaN if a coordinate is; 0, never −0
     numbers = rows / torch.where(scales == 0, 1.0, scales)[:, None]  # 1 / s would overflow where s is denormal
-    if packed.numbers.dtype == torch.int8:
-        numbers.mul_(127).round_()  # NaN becomes some int8, but its scale is not finite, so the product is not either
+    numbers.mul_(127).round_()  # NaN becomes some int8, but its scale is not finite, so the product is not either
     _rows(packed.numbers).copy_(numbers)
 
 
 def _read(packed: Packed, v: Tensor) -> Tensor:
     v.copy_(packed.numbers)
-    if packed.numbers.dtype == torch.int8:
-        v *= 1 / 127  # before multiplying by s: 127 s may overflow, and s / 127 may be zero
     if packed.scales is not None:
+        v *= 1 / 127  # before multiplying by s: 127 s may overflow, and s / 127 may be zero
         _rows(v).mul_(packed.scales[:, None])
     return v

@@ -32,7 +32,7 @@ from tardygrad.fleet import Fleet
 from tardygrad.tasks.clock import clock
 
 CLIENT_STATES = (Lost, Joined, Asleep, Awake)  # messages about a client, and not about a job
-UNKNOWN = " They were finite when they left the clients: look at what carries them, such as wire='float16'."
+UNKNOWN = " They were finite when they left the clients: look at what carries them, such as wire='bfloat16'."
 
 
 class Event(NamedTuple):

@@ -51,6 +51,7 @@ class EvaluationWorker:
 
     def _start(self) -> None:
         self.actor = self._session.new_worker(0.0)  # no CPUs, so that it need not wait for those of the workers
+        self._worker = Worker(self.actor, self.actor.begun.remote())
         self.up = self.actor.ping.remote()
 
     def ask(self, x: Vector, module_buffers: ModuleBuffers | None) -> EvaluationRequest:
@@ -67,7 +68,7 @@ class EvaluationWorker:
             now = time.monotonic()
             if not up:
                 request.started = now
-                if (idle := now - request.since) > TIMEOUT and not self._session.loading([Worker(self.actor)], idle):
+                if (idle := now - request.since) > TIMEOUT and not self._session.loading([self._worker], idle):
                     fix = "Leave a worker for evaluations, or use evaluate='between'."
                     raise WorkFailed(f"no worker has evaluated for {TIMEOUT:g} s: {self._session.resources()} {fix}")
             elif request.actor is self.actor and now - request.started > self._deadlines.limit(0):

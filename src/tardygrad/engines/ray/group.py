@@ -67,10 +67,16 @@ class WorkerGroup:
         own = [{"RANK": str(i), "LOCAL_RANK": str(i)} for i in range(processes)]
         self._ranks = [self._children.start_fresh(run_rank, shared | each) for each in own]
         self._failed = False  # a rank has raised an error: the others may wait for it
-        self._load_error = self._all(payload, loads, threads, device, wire, shard_bounds)[0] or ""
+        self._settings: tuple[Any, ...] = (payload, loads, threads, device, wire, shard_bounds)  # until it has loaded
+        self._load_error = ""
+
+    def begun(self) -> None:
+        """See `WorkerProcess.begun`."""
 
     def ping(self) -> Alive:
-        """That this process lives, and why it cannot work, if it cannot."""
+        """See `WorkerProcess.ping`."""
+        if self._settings:
+            self._load_error, self._settings = self._all(*self._settings)[0] or "", ()
         return Alive(os.getpid(), socket.gethostname(), self._load_error)
 
     def work(self, *arguments: Any) -> tuple[Any, ...]:
@@ -126,7 +132,7 @@ def run_rank(pipe: Any) -> None:
         try:
             if worker is None:
                 worker = _join(rank, *arguments)
-                answer = (worker.load_error or None,)
+                answer = (worker.ping().error or None,)
             else:
                 answer = worker.work(*arguments)
         except Exception as error:
@@ -137,7 +143,7 @@ def run_rank(pipe: Any) -> None:
 def _join(
     rank: int, payload: bytes, loads: Callable[[bytes], Any], threads: int, device: str | None, *others: Any
 ) -> WorkerProcess:
-    """Join the process group, and load the task."""
+    """Join the process group."""
     if device:
         device = f"{device}:{rank}"
         torch.cuda.set_device(rank)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import torch
 
@@ -17,8 +20,8 @@ from tardygrad.core.task import Task
 from tardygrad.engines.processes import process_count
 from tardygrad.engines.ray.connection import (
     LOAD_TIMEOUT,
-    Monitor,
-    has_process,
+    Head,
+    WithoutRay,
     join,
     object_store,
     ray_module,
@@ -70,12 +73,14 @@ class Session:
             raise Invalid(f"a RayPool needs a task on the CPU, got one on {device}. Use gpus_per_worker to move it.")
         if gpus and not hasattr(task, "to"):
             raise Invalid(f"`gpus_per_worker` needs a task that can be moved (`to`), got a {type(task).__name__}.")
-        self.ray = ray_module()
+        self.ray = ray_module(loopback=address is None)
         self.task, self.method, self.address, self.cpus, self.gpus = task, method, address, cpus, gpus
         self.wire, self.shard_bounds, self.processes = wire, shard_bounds, processes
         self.startup = "joining Ray" if address else "starting Ray"  # what `open` does
         self._connected_here = False  # whether this session started or joined Ray
-        self._monitor: Monitor | None = None
+        self._head: Head | None = None
+        self._folder: Path | None = None  # of the files of a Ray that was started here
+        self._quiet: WithoutRay | None = None
         self._payload: Any = None  # task and method, in Ray's object store
         self._nodes: list[dict[str, Any]] = []  # of the cluster, as of the time below
         self._listed = -math.inf
@@ -90,12 +95,13 @@ class Session:
             if self.address is None:
                 process_count("workers", workers)
                 size = object_store(self.task, self.method, workers=workers, payload=len(payload))
-                start(self.ray, cpus=workers, gpus=self.gpus > 0, store=size)
+                self._folder = start(self.ray, cpus=workers, gpus=self.gpus > 0, store=size)
             else:
                 join(self.ray, self.address)
             self._connected_here = True
         try:
-            self._monitor = Monitor(self.ray, started=self.local)
+            self._head, self._quiet = Head(self.ray), WithoutRay(sys.stdout)
+            sys.stdout = cast(TextIO, self._quiet)
             self._payload = self.ray.put(payload)
         except BaseException:
             self.close()
@@ -103,11 +109,11 @@ class Session:
 
     def check(self) -> None:
         """Call this before any call of Ray: without a connection, Ray would start itself, open to other machines."""
-        if self._monitor is None:
+        if self._head is None:
             raise Invalid("use a RayPool inside its `with` block.")
         if not self.ray.is_initialized():
             raise WorkFailed("other code in this process has shut Ray down.")
-        self._monitor.check()
+        self._head.check()
 
     @property
     def local(self) -> bool:
@@ -152,7 +158,8 @@ class Session:
 
     def loading(self, workers: Iterable[Worker], seconds: float) -> bool:
         """Whether one of these workers, which have not answered yet, is loading the task after this time."""
-        return seconds < LOAD_TIMEOUT and any(has_process(self.ray, worker.actor) for worker in workers)
+        begun = [worker.begun for worker in workers]
+        return seconds < LOAD_TIMEOUT and bool(begun and self.ray.wait(begun, timeout=0)[0])
 
     def why_missing(self, places: Sequence[str]) -> str:
         """Why workers are missing, if there are none at these places."""
@@ -166,11 +173,13 @@ class Session:
         return f"each takes {needs}, and the cluster has {has.get('CPU', 0):g} and {has.get('GPU', 0):g}."
 
     def close(self) -> None:
-        """Stop Ray, or leave the cluster, if this session connected to it."""
+        """Stop Ray, or leave the cluster, if this session connected to it. If work failed, Ray's logs are kept."""
         self._payload = None
         if self._connected_here:
             with suppress(Exception):
                 self.ray.shutdown()
-        if self._monitor:
-            self._monitor.close()
-        self._connected_here, self._monitor = False, None
+        if self._quiet and sys.stdout is self._quiet:
+            sys.stdout = self._quiet.stream
+        if self._folder and not isinstance(sys.exception(), WorkFailed):
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._connected_here, self._head, self._folder, self._quiet = False, None, None, None

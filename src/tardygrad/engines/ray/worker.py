@@ -55,23 +55,32 @@ class WorkerProcess:
         wire: Wire,
         shard_bounds: list[int],
     ) -> None:
-        use_threads()
-        torch.set_num_threads(threads)
+        self._payload, self._loads, self._threads = payload, loads, threads
         self.device, self.wire, self.shard_bounds = device, wire, shard_bounds
         self.name = uuid4().hex  # in references to the states that it holds; no other worker of any run has it
         self.states: dict[int, dict[int, State]] = {}  # of each client: after its last accepted job and its last job
         self.load_error = ""
-        try:
-            self.task, self.method = loads(payload)
-            self.expected_state = admission.expected_state(self.method)
-            if device:
-                self.task = self.task.to(device)
-        except BaseException as error:  # own code may raise anything, and Ray would cut the text
-            self.load_error = described_error(error)
+
+    def begun(self) -> None:
+        """Return at once: this process has started, and loads its task next."""
 
     def ping(self) -> Alive:
-        """That this process lives, and why it cannot work, if it cannot."""
+        """Load the task, at first; then, that this process lives, and why it cannot work, if it cannot."""
+        if self._payload:
+            self._load()
         return Alive(os.getpid(), socket.gethostname(), self.load_error)
+
+    def _load(self) -> None:
+        use_threads()
+        torch.set_num_threads(self._threads)
+        payload, self._payload = self._payload, b""
+        try:
+            self.task, self.method = self._loads(payload)
+            self.expected_state = admission.expected_state(self.method)
+            if self.device:
+                self.task = self.task.to(self.device)
+        except BaseException as error:  # own code may raise anything, and Ray would cut the text
+            self.load_error = described_error(error)
 
     def work(self, job: Job, errors: dict[str, np.ndarray] | None, *slices: np.ndarray) -> tuple[Any, ...]:
         """Do a job.

@@ -19,6 +19,7 @@ class Worker:
     """A worker and its actor."""
 
     actor: Any
+    begun: Any  # reference of an answer that comes before the task is loaded
     place: str | None = None  # where it runs; None: anywhere
     leaving: bool = False  # ends after its job
     process: int | None = None  # its id, once it has answered
@@ -68,7 +69,8 @@ class Workers:
             self.add(place)
 
     def add(self, place: str | None) -> None:
-        worker = Worker(self._new_actor(place), place)
+        actor = self._new_actor(place)
+        worker = Worker(actor, actor.begun.remote(), place)
         self.members.append(worker)
         self.starting[worker.actor.ping.remote()] = worker
 

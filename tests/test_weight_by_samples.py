@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 import tardygrad as tg
 from tardygrad.core.task import sample_counts
-from tardygrad.runs.preconditions import check_run
+from tardygrad.runs.run import check_run
 from tardygrad.runs.settings import with_defaults
 from tests.test_fleet import fleet_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tardygrad.report.build import build
+from tardygrad.runs.describe import training_facts
 from tardygrad.runs.events import read_metrics
-from tardygrad.runs.model_card import training_facts
 from tardygrad.runs.record import read_json, read_lines
 from tardygrad.runs.summary import read_summary
 from tests.cli.conftest import Command

@@ -13,7 +13,7 @@ from torch import nn
 
 import tardygrad as tg
 from tardygrad.errors import Invalid
-from tardygrad.runs.model_card import training_facts
+from tardygrad.runs.describe import training_facts
 from tardygrad.tasks import Lora, causal_lm
 
 INPUTS = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))

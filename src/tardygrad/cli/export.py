@@ -12,7 +12,7 @@ from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
 from tardygrad.report.discover import find
 from tardygrad.runs import export as exports
-from tardygrad.runs.model_card import training_facts
+from tardygrad.runs.describe import training_facts
 from tardygrad.runs.record import reading_record
 from tardygrad.runs.run import plural
 from tardygrad.runs.summary import read_summary

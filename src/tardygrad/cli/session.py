@@ -16,9 +16,8 @@ from tardygrad.errors import WorkFailed
 from tardygrad.own_code import trust_option
 from tardygrad.runs.kinds import resume_command
 from tardygrad.runs.memory import read_size
-from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.progress import progress
-from tardygrad.runs.run import Run, Summary, plural
+from tardygrad.runs.run import Run, Summary, check_run, plural
 from tardygrad.runs.signals import Signals
 from tardygrad.runs.track import tracked
 from tardygrad.spec.spec import Built, Spec

@@ -10,21 +10,14 @@ from tardygrad.core.task import KnowsDirections
 
 LOWER_KEY = "run.lower_is_better"  # the key of a spec that names scores of which low values are better
 
-_LOWER = """
-    loss error err perplexity ppl distance divergence deviance mse mae mape smape rmse rmsle msle nmse nrmse wer
-    cer mer wil ter der eer brier ece mce ace nll bpc bpb bpd bits crps fid kid hamming kl entropy cost risk regret
-    fpr fnr far frr lpips latency pinball rank false
-"""
-_HIGHER = """
-    accuracy acc f1 f2 fbeta auc auroc auprc ap map precision recall sensitivity specificity iou miou dice jaccard
-    bleu rouge meteor chrf mrr ndcg r2 correlation pearson spearman kendall matthews mcc kappa psnr ssim snr
-    likelihood reward return similarity tpr tnr ppv npv top1 top5 hits em match elbo gain
-"""
-_LOWER_WORDS, _HIGHER_WORDS = frozenset(_LOWER.split()), frozenset(_HIGHER.split())
-_ENDING = re.compile(
-    r"(loss|error|mse|(med|m)ae|perplexity|distance|divergence|(?P<higher>accuracy|precision|recall))$"
+_LOWER = re.compile(
+    r"(.*(loss|error|mse|mae|perplexity|distance|divergence)|err|ppl|wer|cer|brier|ece|nll|bpc|bpb|bits|fid|entropy|cost|"
+    r"deviance|hamming|negative|false|risk)\d*$"
 )
-_NEGATED = ("neg", "negative", "minus")
+_HIGHER = re.compile(
+    r"(.*(accuracy|precision|recall)|acc|f|fbeta|auc|auroc|ap|map|iou|dice|bleu|rouge|mrr|ndcg|r|correlation|pearson|"
+    r"spearman|matthews|mcc|kappa|psnr|ssim|likelihood|reward|return|match|score)\d*l?$"
+)
 
 
 class Directions(NamedTuple):
@@ -89,14 +82,12 @@ class Directions(NamedTuple):
 
 
 def by_name(score: str) -> bool | None:
-    """Whether low values of a score are better, by the last known word of its name; None if no word is known."""
+    """Whether low values of a score are better, by the words of its name; None if no word is known."""
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", score)  # CamelCase
     words = [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]
-    lower = False if "score" in words else None  # a known word decides otherwise, as in Brier score
-    for word in words:
-        forms = {word, word.rstrip("0123456789")}
-        if ending := _ENDING.search(word):
-            lower = ending["higher"] is None
-        elif forms & (_LOWER_WORDS | _HIGHER_WORDS):
-            lower = bool(forms & _LOWER_WORDS)
-    return lower if lower is None or words[0] not in _NEGATED else not lower
+    if words[:1] == ["neg"]:
+        found = by_name(" ".join(words[1:]))
+        return None if found is None else not found
+    if any(map(_LOWER.match, words)):
+        return True
+    return False if any(map(_HIGHER.match, words)) else None

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import csv
 import json
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import NoneType
 from typing import Any, NamedTuple
 
 from tardygrad.core.task import SCORE_NAMES_IN_USE
-from tardygrad.errors import Invalid, RecordError
+from tardygrad.errors import Invalid
 from tardygrad.runs.events import Advance, Arrival, Dispatch, read_events, read_metrics
 from tardygrad.runs.history import client_ids
 from tardygrad.runs.record import EVENTS, Row, make_directory, read_lines, read_spec, reading_record, write_error
@@ -114,8 +113,7 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
     named: dict[str, str] = {}
     for path in runs:
         with reading_record(path):
-            _classes(path)
-            named |= {"id": "text"} if _ids(path) else {}
+            named |= {"id": "text"} if _names(path)[1] else {}
             for row in read_lines(path / EVENTS):
                 if row["event"] == "evaluation":
                     scores |= {f"test_{name}": "float" for name in row if name not in SCORE_NAMES_IN_USE}
@@ -132,10 +130,9 @@ def _sheets(runs: Sequence[Path]) -> list[Sheet]:
 
 
 def _events(path: Path) -> Iterator[Row]:
-    ids = _ids(path)
+    _, ids = _names(path)
     for row in read_lines(path / EVENTS):
-        client = row.get("client")
-        yield row | {"id": ids[client]} if isinstance(client, int) and 0 <= client < len(ids) else row
+        yield row | {"id": ids[row["client"]]} if ids and "client" in row else row
 
 
 def _column(types: set[type]) -> str:
@@ -157,7 +154,7 @@ def _mean(values: list[float | None] | None) -> float | None:
 
 def _updates(path: Path) -> Iterator[Row]:
     """Accepted updates, with the start of their job and the round that used them; unused ones come last."""
-    classes, ids, jobs = _classes(path), _ids(path), dict[int, Dispatch]()
+    (classes, ids), jobs = _names(path), dict[int, Dispatch]()
     unused: dict[int, deque[tuple[int, Row]]] = {}  # by client: those of other regions come in between
     for number, event in enumerate(read_events(path / EVENTS)):
         match event:
@@ -166,8 +163,8 @@ def _updates(path: Path) -> Iterator[Row]:
             case Arrival(client=client):
                 job = jobs.get(client)
                 start = job.time if job and job.serial == event.serial else None
-                times = {"start_time": start, "arrival_time": event.time, "class": classes.of(client)}
-                times |= {"id": ids[client]} if 0 <= client < len(ids) else {}
+                times = {"start_time": start, "arrival_time": event.time, "class": classes[client] if classes else None}
+                times |= {"id": ids[client]} if ids else {}
                 unused.setdefault(client, deque()).append((number, event._asdict() | times | {"round": None}))
             case Advance():
                 facts = zip(event.clients, event.delays, event.weights, event.norms, strict=True)
@@ -177,25 +174,11 @@ def _updates(path: Path) -> Iterator[Row]:
     yield from (update for _, update in sorted(chain(*unused.values())))
 
 
-class Classes(NamedTuple):
-    """The names of the classes of clients, in order, and one past the last client of each."""
-
-    names: list[str]
-    ends: list[int]
-
-    def of(self, client: int) -> str | None:
-        """A client's class; None if it has none."""
-        return self.names[bisect_right(self.ends, client)] if self.ends and 0 <= client < self.ends[-1] else None
-
-
-def _classes(path: Path) -> Classes:
-    found = read_spec(path).get("classes", [])
-    return Classes([str(name) for name, _ in found], list(accumulate(int(clients) for _, clients in found)))
-
-
-def _ids(path: Path) -> tuple[str, ...]:
-    """The clients' ids; empty if they have none."""
-    return client_ids(read_spec(path))
+def _names(path: Path) -> tuple[list[str], tuple[str, ...]]:
+    """The class of every client, and its id; empty if they have none."""
+    recorded = read_spec(path)
+    classes = [str(name) for name, clients in recorded.get("classes", []) for _ in range(clients)]
+    return classes, client_ids(recorded)
 
 
 def cell(value: Any) -> Any:
@@ -223,30 +206,24 @@ def _csv(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
 
 def _parquet(path: Path, columns: dict[str, str], rows: Iterable[Row]) -> int:
     try:
-        from pyarrow import ArrowException, Table, float64, int64, parquet, schema, string
+        from pyarrow import Table, float64, int64, parquet, schema, string
     except ImportError as error:
         fix = "Use pip install -c constraints.txt -e '.[data]'."
         raise Invalid(f"parquet files need pyarrow, which is not installed. {fix}") from error
     types = {"int": int64(), "float": float64(), "text": string()}
-    try:
-        shape = schema([(name, types[kind]) for name, kind in columns.items()])
-    except ValueError as error:
-        raise RecordError(f"a record has a key that Parquet cannot store: {error}.") from error
+    shape = schema([(name, types[kind]) for name, kind in columns.items()])
     number, remaining = 0, iter(rows)
     with parquet.ParquetWriter(path, shape) as writer:
-        while batch := [_typed(row, columns) for row in islice(remaining, BATCH)]:
-            try:
-                writer.write_table(Table.from_pylist(batch, schema=shape))
-            except (ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise RecordError(f"a record has a value that does not fit its column: {error}.") from error
+        while rows_of_batch := list(islice(remaining, BATCH)):
+            batch = [{name: _typed(row.get(name), kind) for name, kind in columns.items()} for row in rows_of_batch]
+            writer.write_table(Table.from_pylist(batch, schema=shape))
             number += len(batch)
     return number
 
 
-def _typed(row: Row, columns: dict[str, str]) -> Row:
-    """The columns of a row, with values of text columns turned into text."""
-    texts = {name for name, kind in columns.items() if kind == "text" and not isinstance(row.get(name), str | None)}
-    return {name: json.dumps(row[name]) if name in texts else row.get(name) for name in columns}
+def _typed(value: Any, kind: str) -> Any:
+    """A value, as text if its column is."""
+    return json.dumps(value) if kind == "text" and not isinstance(value, str | None) else value
 
 
 FORMATS: dict[str, Callable[[Path, dict[str, str], Iterable[Row]], int]] = {"csv": _csv, "parquet": _parquet}

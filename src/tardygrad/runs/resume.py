@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import cast
 
@@ -15,7 +16,6 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.fleet import Fleet
 from tardygrad.runs import checkpoint, events
 from tardygrad.runs.checks import start_again
-from tardygrad.runs.describe import check_ids
 from tardygrad.runs.record import EVENTS, End, read_spec, reading_record
 from tardygrad.runs.run import Run, simulated
 from tardygrad.runs.settings import NAMES, Settings, change_run, with_defaults
@@ -46,7 +46,7 @@ def resume(
     ids = ids_of(task)
     with reading_record(where):
         spec_json = read_spec(where)
-        check_ids(spec_json.get("ids"), ids, where)
+        _check_ids(spec_json.get("ids"), ids, where)
         given = {"rounds": rounds, "until": until}
         recorded = spec_json["run"] | {name: value for name, value in given.items() if value is not None}
         recorded["until"] = None if recorded.get("until") == math.inf else recorded.get("until")
@@ -72,6 +72,14 @@ def resume(
     if saved and saved.damaged:
         _warn(run, saved.damaged[0])
     return run
+
+
+def _check_ids(recorded: list[str] | None, ids: tuple[str, ...] | None, path: Path) -> None:
+    """Raise `Invalid` if a task's clients are not those of a record."""
+    for client, (was, now) in enumerate(zip_longest(recorded or (), ids or ())):
+        if recorded and was != now:
+            rule = f"the task's clients must be those of the run in {str(path)!r}, in the same order"
+            raise Invalid(f"{rule}, got {now!r} as client {client} in place of {was!r}.")
 
 
 def _warn(run: Run, reason: str) -> None:

@@ -17,8 +17,9 @@ from tardygrad.constructors import checked
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import HasStateDict, Task, ids_of, sample_counts, start_vector
-from tardygrad.engines.contract import Pool
+from tardygrad.core.own_loop import check_local_work
+from tardygrad.core.task import CountsByOpening, HasStateDict, MayLackTest, Task, ids_of, sample_counts, start_vector
+from tardygrad.engines.contract import Pool, check_work
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, is_of_own_code, shortened
 from tardygrad.fleet import Fleet
@@ -27,13 +28,12 @@ from tardygrad.runs import checkpoint, events
 from tardygrad.runs.accountant import Accountant
 from tardygrad.runs.checks import checksum
 from tardygrad.runs.describe import label as label
+from tardygrad.runs.describe import training_facts
 from tardygrad.runs.describe import versions as versions
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.evaluation import ClientEvaluations, ScoredRows
 from tardygrad.runs.events import RecordedMessage, RunEvent
 from tardygrad.runs.loop import Event, drive
-from tardygrad.runs.model_card import training_facts
-from tardygrad.runs.preconditions import check_run
 from tardygrad.runs.record import EVENTS, End, Record, Row, replace, require_new
 from tardygrad.runs.settings import Settings, change_run, with_defaults
 from tardygrad.runs.summary import MODEL, summarize, write_summary
@@ -41,6 +41,22 @@ from tardygrad.runs.summary import Summary as Summary
 from tardygrad.runs.summary import plural as plural
 from tardygrad.runs.tables import ready_method, spec_of
 from tardygrad.tail.updates import Updates
+
+
+def check_run(method: Method, task: Task, pool: Pool, settings: Settings) -> None:
+    """Raise `Invalid` unless method, task, pool and settings fit together."""
+    check_work(pool, method, task)
+    check_local_work(task, method)
+    if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
+        raise Invalid("an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
+    if settings["until"] is not None and pool.deadline is None and pool.pending() is not None:
+        rule = "`until` needs an engine that knows a `deadline` if its runs can be resumed"
+        raise Invalid(f"{rule}, got {type(pool).__name__}. Set its attribute `deadline`, or use rounds.")
+    ClientEvaluations(task, settings["evaluate_clients"], pool)
+    by_opening = isinstance(task, CountsByOpening) and task.counts_by_opening
+    if method.weight_by == "samples" and by_opening and not pool.opens_data:
+        fix = "Give the task samples=[...], a number for each client."
+        raise Invalid(f'weight_by="samples" cannot count rows: on this engine only workers open the data. {fix}')
 
 
 class Run:

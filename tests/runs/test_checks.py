@@ -226,12 +226,6 @@ def test_a_json_file_may_be_formatted_anew(tmp_path: Path) -> None:
     assert read_json(tmp_path / "a.json") == {"b": [1.5, None], "a": "Σ"}
 
 
-def test_resume_checks_the_rules_of_the_method(run_dir: Path) -> None:
-    for name, value in (("max_delay", 9), ("concurrency", 3), ("dispatch", "random")):
-        with pytest.raises(tg.RecordError, match=f"belongs to another run: its {name} is"):
-            resumed(run_dir, method(**{name: value}))
-
-
 @pytest.mark.parametrize(
     ("changed", "text"),
     [

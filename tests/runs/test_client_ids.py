@@ -61,12 +61,6 @@ def test_a_resumed_run_needs_the_same_clients(run: Path) -> None:
     assert len(list(again.go())) == 2
 
 
-def test_ids_that_do_not_fit_are_damage(run: Path) -> None:
-    write_json(run / "spec.json", read_json(run / "spec.json") | {"ids": ["a"]})
-    with pytest.raises(tg.RecordError, match="1 ids of 4 clients"):
-        read_history(run)
-
-
 def test_ids_with_the_same_beginning_are_told_apart(run: Path) -> None:
     write_json(run / "spec.json", read_json(run / "spec.json") | {"ids": ["a" * 50 + str(i) for i in range(4)]})
     assert len(set(read_history(run).names)) == 4

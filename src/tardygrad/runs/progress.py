@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tardygrad.errors import Invalid
 
@@ -57,8 +57,7 @@ def progress_bar(
     from rich.console import Console
 
     if not sys.stderr.isatty():
-        lines = _notebook_progress if Console().is_jupyter else _log_progress
-        yield from lines(items, _Line(describe, what, total, done, count))
+        yield from _lines(items, describe, what, total, done, count, one_line=Console().is_jupyter)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -79,51 +78,35 @@ def rate(speed: float) -> str:
     return f"{speed:.3g}/s" if speed >= 1 else f"{60 * speed:.3g}/min" if speed else ""
 
 
-class _Line(Generic[Item]):
-    """Says in one line how many items are done, how fast, and how long the rest will take."""
+def _lines(
+    items: Iterable[Item],
+    describe: Callable[[Item], str],
+    what: str,
+    total: float,
+    done: float,
+    count: Callable[[Item], float] | None,
+    one_line: bool,
+) -> Iterator[Item]:
+    """Pass the items on, and write how many are done, how fast, and how long the rest will take.
 
-    def __init__(
-        self,
-        describe: Callable[[Item], str],
-        what: str,
-        total: float,
-        done: float,
-        count: Callable[[Item], float] | None,
-    ) -> None:
-        self.describe, self.what, self.total, self.count = describe, what, total, count
-        self.before, self.done, self.began = done, done, time.monotonic()
-
-    def add(self, item: Item) -> None:
-        self.done = self.count(item) if self.count else self.done + 1
-
-    def text(self, item: Item) -> str:
-        speed = (self.done - self.before) / max(time.monotonic() - self.began, 1e-9)
-        seconds = max(self.total - self.done, 0) / speed if speed > 0 else math.inf
-        left = f"{timedelta(seconds=round(seconds))} left" if seconds < CENTURY else ""
-        words = (f"{self.what} {self.done:.6g}/{self.total:.6g}", self.describe(item).strip(), rate(speed), left)
-        return "  ".join(filter(None, words))
-
-
-def _notebook_progress(items: Iterable[Item], line: _Line[Item]) -> Iterator[Item]:
-    """Pass the items on, and write the line again after each."""
+    Args:
+        one_line: write one line again after each item, and not a new one now and then.
+    """
+    before, began = done, time.monotonic()
+    pause, start, end = (0.0, "\r", "   ") if one_line else (PAUSE, "", "\n")
+    due = began + pause
     for item in items:
-        line.add(item)
-        sys.stderr.write(f"\r{line.text(item)}   ")
-        sys.stderr.flush()
-        yield item
-    sys.stderr.write("\n")
-
-
-def _log_progress(items: Iterable[Item], line: _Line[Item]) -> Iterator[Item]:
-    """Pass the items on, and write a new line now and then."""
-    due = line.began + PAUSE
-    for item in items:
-        line.add(item)
-        if (now := time.monotonic()) >= due:
-            sys.stderr.write(f"{line.text(item)}\n")
+        done, now = count(item) if count else done + 1, time.monotonic()
+        if now >= due:
+            speed = (done - before) / max(now - began, 1e-9)
+            seconds = max(total - done, 0) / speed if speed > 0 else math.inf
+            left = f"{timedelta(seconds=round(seconds))} left" if seconds < CENTURY else ""
+            words = (f"{what} {done:.6g}/{total:.6g}", describe(item).strip(), rate(speed), left)
+            sys.stderr.write(f"{start}{'  '.join(filter(None, words))}{end}")
             sys.stderr.flush()
-            due = now + max(PAUSE, (now - line.began) / 10)
+            due = now if one_line else now + max(pause, (now - began) / 10)
         yield item
+    sys.stderr.write("\n" if one_line else "")
 
 
 def round_progress(rows: Iterable[Row], *, done: int, rounds: int | None, until: float | None = None) -> Iterator[Row]:

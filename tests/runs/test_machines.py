@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import tardygrad as tg
 from tardygrad.doctor.examine import examine
 from tardygrad.report.build import build
-from tardygrad.runs.export import export
 from tardygrad.runs.history import MachineTimes, read_history
 from tardygrad.runs.record import read_json, write_json
 from tests.records import without_checks
@@ -60,12 +58,6 @@ def test_a_report_compares_machines(tmp_path: Path) -> None:
     assert "slow&lt;b&gt;" in page
     assert SLOW not in page.replace("\\u003c", "")
     assert "Speed of the machines" not in build([str(recorded(tmp_path / "one", "a", "a", "a"))]).html()
-
-
-def test_an_export_has_the_worker_and_the_node(tmp_path: Path) -> None:
-    export([recorded(tmp_path / "run", "a", "b", "c")], tmp_path / "out", ["csv"])
-    with (tmp_path / "out/updates.csv").open(encoding="utf-8") as file:
-        assert {(row["client"], row["worker"], row["node"]) for row in csv.DictReader(file)} >= {("3", "3", "b")}
 
 
 def test_the_time_that_a_job_waited_for_its_worker_does_not_count() -> None:

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -143,39 +141,6 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("tardygrad.runs.record.EVENTS", "/dev/full")  # writes to it fail
     with pytest.raises(tg.RecordError, match=r"No space left on device\. Free some space, or choose another"):
         run_in(tmp_path / "run", checkpoint_every=1)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of two megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_when_the_disk_fills_up_the_previous_checkpoint_survives_and_the_run_goes_on(small_disk: Path) -> None:
-    big = task(dimension=20_000)  # six models of 80 kB in a checkpoint
-    run = tg.begin(METHOD, big, tg.SimPool(big, METHOD, FLEET), rounds=40, checkpoint_every=5, out=small_disk / "run")
-    for row in run.go():
-        if row["round"] == 12:
-            run.stop()
-    ballast = small_disk / "ballast"
-    room = os.statvfs(small_disk)
-    ballast.write_bytes(b"\0" * (room.f_bavail * room.f_frsize - 100_000))
-    held = sorted(path.name for path in (small_disk / "run/checkpoints").iterdir())
-    again = tg.resume(small_disk / "run", METHOD, big, tg.SimPool(big, METHOD, FLEET))
-    with pytest.raises(tg.RecordError, match="cannot write to"):
-        list(again.go())
-    assert sorted(path.name for path in (small_disk / "run/checkpoints").iterdir()) == held
-    ballast.unlink()
-    last = tg.resume(small_disk / "run", METHOD, big, tg.SimPool(big, METHOD, FLEET))
-    assert last.server.round == 12
-    list(last.go())
-    assert torch.equal(last.x, tg.simulate(METHOD, big, FLEET, rounds=40).x)
 
 
 def test_a_pipe_a_device_or_a_directory_is_not_replaced(tmp_path: Path) -> None:

@@ -155,6 +155,16 @@ def test_a_pipe_a_device_or_a_directory_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
+def test_a_link_in_place_of_the_events_is_not_written_through(tmp_path: Path) -> None:
+    run_in(tmp_path / "run", rounds=4, checkpoint_every=2)
+    events = (tmp_path / "run/events.jsonl").rename(tmp_path / "mine")
+    (tmp_path / "run/events.jsonl").symlink_to(events)
+    before = events.read_bytes()
+    with pytest.raises(tg.RecordError, match="Too many levels of symbolic links"):
+        list(tg.resume(tmp_path / "run", METHOD, task(), FLEET, rounds=8).go())
+    assert events.read_bytes() == before
+
+
 def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_json(tmp_path / "a.json", {"a": 1})
 

@@ -87,7 +87,7 @@ class Record:
                     own = {"format": FORMAT, "id": token_hex(8)}  # which a resumed run has already
                     write_json(path / "spec.json", own | spec)  # first: it makes the folder that of a run
                 (path / "checkpoints").mkdir(exist_ok=True)
-                self._file = stack.enter_context((path / EVENTS).open("a", encoding="utf-8"))
+                self._file = stack.enter_context(open(path / EVENTS, "a", encoding="utf-8", opener=_no_link))
             self.id = read_id(path)
             self._check = first_check(self.id)  # of the last line
             self._open = stack.pop_all()
@@ -136,6 +136,11 @@ class Record:
         """Flush and close the file, and unlock the directory."""
         with writing(self.path):
             self._open.close()
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Open a file, but no link, through which a stranger's record could let other files be written."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def lock_run(folder: Path) -> TextIO:

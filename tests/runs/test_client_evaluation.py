@@ -95,7 +95,7 @@ def batches_of(job: tg.Job) -> Iterator[tuple[Tensor, Tensor]]:
     [
         ({"data": batches_of, "clients": 3}, "training data have none that can be read again. Give the task client_t"),
         ({"data": lambda client: Stream(), "clients": 3}, "have none that can be read again"),
-        ({"data": lambda client: iter(Stream()), "clients": 3}, "got an iterator .* for client 0"),
+        ({"data": lambda client: iter(Stream()), "clients": 3}, "got .*iterator for client 0"),
         ({"client_test": [1, 2]}, "a test set for each of 3 clients, a mapping or a function, got 2 test sets"),
         ({"client_test": {"dora": rows(1.0)}}, "`client_test` must name clients of the task, got 'dora'"),
     ],
@@ -107,10 +107,10 @@ def test_what_cannot_be_evaluated_is_refused(changes: dict[str, Any], message: s
 
 def test_on_ray_training_data_stay_with_the_workers() -> None:
     own = task()
-    features = RayPool(own, METHOD).features
+    pool = RayPool(own, METHOD)
     with pytest.raises(tg.Invalid, match="cannot read training data: on this engine only workers do"):
-        ClientEvaluations(own, 1, features)
-    assert ClientEvaluations(task(client_test=[rows(1.0)] * 3), 1, features).on == "test"
+        ClientEvaluations(own, 1, pool)
+    assert ClientEvaluations(task(client_test=[rows(1.0)] * 3), 1, pool).on == "test"
 
 
 def test_a_report_draws_the_distribution_and_names_the_worst_clients(tmp_path: Path) -> None:

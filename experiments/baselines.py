@@ -110,6 +110,7 @@ class Baseline:
 class BaselinePlan:
     """Everything that is tuned and run."""
 
+    text: str  # of the page
     tuning_seed: int
     seeds: list[int]  # of the results
     random_trials: int  # before those of TPE
@@ -129,7 +130,10 @@ class BaselinePlan:
             if workload.settings_from:
                 workloads[name] = replace(workload, methods=workloads[workload.settings_from].methods)
         return cls(
-            **{name: raw[name] for name in ("tuning_seed", "seeds", "random_trials", "trials_per_batch", "ranges")},
+            **{
+                name: raw[name]
+                for name in ("text", "tuning_seed", "seeds", "random_trials", "trials_per_batch", "ranges")
+            },
             fleets=raw["fleet"],
             workloads=workloads,
             methods={name: Baseline(**table) for name, table in raw["method"].items()},

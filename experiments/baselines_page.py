@@ -113,14 +113,12 @@ def text(baselines: Baselines, command: str) -> str:
                 for workload in plan.workloads.values()
             ),
         ),
-        f"In a workload with trials, every method is tuned on each fleet: {plan.random_trials} random trials, then "
-        f"Optuna's TPE in batches of {plan.trials_per_batch}. A trial is scored after its last round, with seed "
-        f"{plan.tuning_seed}, on validation rows that nobody trains on. The tables show the best setting on the test "
-        f"rows with the seeds {', '.join(map(str, plan.seeds))}: mean ± standard deviation, and simulated seconds. A "
-        "method is *better* or *worse* than another if the 95 % confidence interval of the differences by seed "
-        "(Student's t) excludes 0, and *tied* with the best one if it is not worse. *At … s* is the score when the "
-        "fastest method of the table has ended with all seeds. *Near an end of its range*: settings in the first or "
-        "last twentieth of a logarithmic range.",
+        plan.text.format(
+            random=plan.random_trials,
+            batch=plan.trials_per_batch,
+            seed=plan.tuning_seed,
+            seeds=", ".join(map(str, plan.seeds)),
+        ),
         lib.all_done(costs),
         lib.cost_table(costs, "fleet"),
     ]

@@ -112,6 +112,7 @@ class RegimePlan:
     methods: dict[str, MethodGrid]
     parts: dict[str, RegimePart]
     claims: dict[str, dict[str, str]]  # what the paper says, and the rule
+    texts: dict[str, str]  # of the page
 
     @classmethod
     def read(cls, text: str) -> RegimePlan:
@@ -122,13 +123,12 @@ class RegimePlan:
             changes = {change.pop("label"): change for change in table.pop("changes", [])} or {"": {}}
             parts[name] = RegimePart(name=name, changes=changes, **{"seeds": raw["seeds"]} | table)
         return cls(
-            buffer=raw["buffer"],
-            tuning_seed=raw["tuning_seed"],
-            rungs=raw["rungs"],
+            **{name: raw[name] for name in ("buffer", "tuning_seed", "rungs")},
             workloads={name: RegimeWorkload(name, **table) for name, table in raw["workload"].items()},
             methods={name: MethodGrid(name, **table) for name, table in raw["method"].items()},
             parts=parts,
             claims=raw["claim"],
+            texts=raw["text"],
         )
 
     def method(self, line: Line) -> MethodGrid:
@@ -370,8 +370,7 @@ def main(argv: list[str] | None = None) -> None:
         runs = regime.unique(run for line in whole.lines() for run in regime.all_runs(line))
         lib.save_runs(given.save, store, runs)
     lib.require_all(store, regime.wanted)
-    folder = Path(given.page).parent if given.page else lib.DOCS
-    texts = regime_page.verdicts(regime, folder), regime_page.tables(regime, "python -m experiments.regime")
+    texts = regime_page.verdicts(regime), regime_page.tables(regime, "python -m experiments.regime")
     lib.publish(given.page, dict(zip(sections, texts, strict=True)), lambda to: regime_page.draw(regime, to))
 
 

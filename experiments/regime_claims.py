@@ -1,7 +1,7 @@
 """The verdicts on the paper's claims in its own regime, by the rules of regime.toml, and what to compare them with.
 
-The paper's numbers are in `paper`. Those of small experiments are read from pages in the folder of the one that is
-written: results.md, made by `experiments.tables`, and reproduction.md, made by `experiments.claims`.
+The paper's numbers are in `paper`. Those of small experiments are read from pages of docs: results.md, made by
+`experiments.tables`, and reproduction.md, made by `experiments.claims`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from statistics import mean
 from typing import Literal, NamedTuple
 
 from experiments import lib
-from experiments.lib import ASYNCHRONOUS, LABELS, PaperLine, not_waiting, published_lines, published_rows
-from experiments.regime import Line, Regime, RegimePart
+from experiments.lib import ASYNCHRONOUS, PaperLine, not_waiting, published_lines
+from experiments.regime import Line, Regime, RegimePart, RegimePlan
 from tardygrad.results.statistics import confidence_interval
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
@@ -205,78 +205,42 @@ _RULES: dict[str, Callable[[RegimeScores], Judgement]] = {
 }
 
 
-def paper_numbers(workloads: Sequence[str]) -> dict[str, str]:
-    """What the paper's tables show, by letter of the claim; for claims A to D on these workloads and on all of GLUE."""
-    every = published_lines()
-    same = _on_cells([cell for cell in every if cell.data in workloads])
-    whole = _on_cells([cell for cell in every if cell.data != "cifar10"])
+def paper_numbers(plan: RegimePlan) -> dict[str, str]:
+    """What the paper's tables show, by letter of the claim; A to D on the plan's tasks and on all of GLUE."""
+    workloads, lines = plan.parts["cells"].workloads, published_lines()
+    same = _on_cells([line for line in lines if line.data in workloads])
+    whole = _on_cells([line for line in lines if line.data != "cifar10"])
     found = {letter: f"{text}<br>all of GLUE: {whole[letter]}" for letter, text in same.items()}
-    return found | {"E": _published_at_m_1(every), "F": _published_relatives(every)}
+    return found | {letter: claim["paper"] for letter, claim in plan.claims.items() if "paper" in claim}
 
 
-def small_experiment_numbers(folder: Path) -> dict[str, str]:
+def small_experiment_numbers(folder: Path = lib.DOCS) -> dict[str, str]:
     """What small experiments show, by letter of the claim, on the pages of a folder."""
     ours, claims = (_tables(folder / name) for name in ("results.md", "reproduction.md"))
     found = _on_cells([cell for name, rows in ours.items() for cell in _own_cells(name, rows)])
-    for letter, heading, wanted in (("E", "Claim 4", _at_m_1), ("F", "Claim 7", _without_local_clip)):
-        if methods := _methods(claims.get(heading, []), wanted):
-            place = f"[{heading.lower()}](reproduction.md#{heading.lower().replace(' ', '-')}) of digits"
-            found[letter] = f"{methods} ({place})"
+    at_m_1 = [row for row in claims["Claim 4"] if row["M"] == "1" and row["method"] in ("SGDClip", "Clip²")]
+    unclipped = [row for row in claims["Claim 7"] if "clipped" not in row["method"]]
+    for letter, number, rows in (("E", 4, at_m_1), ("F", 7, unclipped)):
+        found[letter] = f"{_methods(rows)} ([claim {number}](reproduction.md#claim-{number}) of digits)"
     return found
 
 
 def _on_cells(cells: list[PaperLine]) -> dict[str, str]:
-    """The numbers of claims A to D, as far as the cells that they compare exist."""
+    """The numbers of claims A to D."""
     pairs = {"B": ("Clip²", "SGDClip"), "C": ("SD-SGDClip", "SGDClip"), "D": ("DC-Clip²", "Clip²")}
-    found = {"A": _costs(cells), **{letter: _gains(cells, *pair) for letter, pair in pairs.items()}}
-    return {letter: text for letter, text in found.items() if text}
-
-
-def _costs(cells: list[PaperLine]) -> str:
-    found = []
-    for place in dict.fromkeys(cell[:2] for cell in cells):  # data and fleet
-        here = [cell for cell in cells if cell[:2] == place]
-        if len({cell.mode == "sync" for cell in here}) == 2:
-            found.append(not_waiting(here))
-    return cost_of_not_waiting(*zip(*found, strict=True)) if found else ""
-
-
-def _gains(cells: list[PaperLine], better: str, worse: str) -> str:
+    places = dict.fromkeys(cell[:2] for cell in cells)  # data and fleet
+    costs = [not_waiting(cell for cell in cells if cell[:2] == place) for place in places]
+    found = {"A": cost_of_not_waiting(*zip(*costs, strict=True))}
     scores: dict[tuple[str, ...], float] = {cell[:4]: cell.score for cell in cells if cell.mode in ASYNCHRONOUS}
-    pairs = [
-        score - scores[*place, worse]
-        for (*place, method), score in scores.items()
-        if method == better and (*place, worse) in scores
-    ]
-    return f"{better} − {worse}: {mean(pairs):+.2f} points, {count_ahead(pairs)}" if pairs else ""
-
-
-def _published_at_m_1(cells: Sequence[PaperLine]) -> str:
-    alone = {
-        LABELS[row["method"]]: float(row["accuracy"])
-        for row in published_rows("buffers")
-        if (row["mode"], row["stragglers"], row["M"]) == ("server", "large", "1")
-    }
-    four = {cell.method: cell.score for cell in cells if cell[:3] == ("cifar10", "large", "server")}
-    changes = [f"{method} {four[method]:.1f} → {alone[method]:.1f}" for method in ("SGDClip", "Clip²")]
-    return f"from M = 4 to M = 1: {', '.join(changes)} (CIFAR-10)"
-
-
-def _published_relatives(cells: Sequence[PaperLine]) -> str:
-    found = []
-    for data, title in (("sst2", "SST-2"), ("cifar10", "CIFAR-10")):
-        ours = {cell.method: cell.score for cell in cells if cell[:3] == (data, "large", "client")}
-        clips = {method: ours[method] for method in ("Clip²", "SD-Clip²", "DC-Clip²")}
-        given = lib.published_baselines().items()
-        others = {method: score for (place, method, fleet), score in given if (place, fleet) == (data, "large")}
-        found.append(f"{title}: " + ", ".join(f"{method} {score:.1f}" for method, score in (clips | others).items()))
-    return "<br>".join(found)
+    for letter, (better, worse) in pairs.items():
+        both = [(score, scores.get((*place, worse))) for (*place, method), score in scores.items() if method == better]
+        gains = [ours - theirs for ours, theirs in both if theirs is not None]
+        found[letter] = f"{better} − {worse}: {mean(gains):+.2f} points, {count_ahead(gains)}"
+    return found
 
 
 def _tables(page: Path) -> dict[str, Rows]:
-    """The rows of the tables below each heading of a page, by column; none if there is no page."""
-    if not page.exists():
-        return {}
+    """The rows of the tables below each heading of a page, by column."""
     found: dict[str, Rows] = {}
     heading, columns = "", list[str]()
     for line in page.read_text(encoding="utf-8").splitlines():
@@ -300,21 +264,12 @@ def _own_cells(name: str, rows: Rows) -> Iterator[PaperLine]:
             yield PaperLine(name, row["stragglers"], row["mode"], row["method"], score, time)
 
 
-def _at_m_1(row: dict[str, str]) -> bool:
-    return row["M"] == "1" and row["method"] in ("SGDClip", "Clip²")
-
-
-def _without_local_clip(row: dict[str, str]) -> bool:
-    return "clipped" not in row["method"]
-
-
-def _methods(rows: Rows, wanted: Callable[[dict[str, str]], bool]) -> str:
-    """The accuracies of wanted lines with large stragglers, with their settings if a method has several lines."""
-    shown = [row for row in rows if row["stragglers"] == "large" and wanted(row)]
+def _methods(rows: Rows) -> str:
+    """The accuracies of lines with large stragglers, with their settings if a method has several lines."""
+    shown = [row for row in rows if row["stragglers"] == "large"]
     lines = Counter(row["method"] for row in shown)
     names = [f"{row['method']} ({row['settings']})" if lines[row["method"]] > 1 else row["method"] for row in shown]
-    scores = [_number(row["accuracy (%)"]) for row in shown]
-    return ", ".join(f"{name} {score:.1f}" for name, score in zip(names, scores, strict=True) if score is not None)
+    return ", ".join(f"{name} {_number(row['accuracy (%)']):.1f}" for name, row in zip(names, shown, strict=True))
 
 
 def _number(cell: str) -> float | None:

@@ -25,10 +25,9 @@ HEADINGS = ("stragglers", "mode", "method", "settings", "seeds", "score (%)", "p
 _ON_ALL = ("A", "B", "C", "D")  # the claims that are judged on all tasks; the others are on SST-2
 
 
-def verdicts(regime: Regime, folder: Path) -> str:
-    """The section with the verdicts; what small experiments show is read from other pages in its folder."""
-    plan = regime.plan
-    paper, small = paper_numbers(plan.parts["cells"].workloads), small_experiment_numbers(folder)
+def verdicts(regime: Regime) -> str:
+    """The section with the verdicts."""
+    plan, paper, small = regime.plan, paper_numbers(regime.plan), small_experiment_numbers()
     rows = [
         (
             f"{letter}. {plan.claims[letter]['says']}",
@@ -42,18 +41,7 @@ def verdicts(regime: Regime, folder: Path) -> str:
     parts = [
         lib.all_done(costs(regime)),
         table(("claim", "verdict", "here", "small experiments", "the paper"), rows),
-        "\n".join(
-            (
-                "- *verdict*: by its [rule](#the-rules-and-what-decides-them); *here*: the numbers that decide it.",
-                "- *small experiments*: similar comparisons in networks from scratch, heads on frozen features and the "
-                "last stage of TinyViT, with settings chosen on test rows ([tables](results.md), "
-                "[claims](reproduction.md)).",
-                "- *the paper*: the same comparisons in its own tables.",
-                "- *times sooner* in claim A: here the time of the best synchronous method divided by that of the best "
-                "asynchronous one; in the other two columns the mean time of all synchronous methods divided by that "
-                "of all asynchronous ones.",
-            )
-        ),
+        plan.texts["verdicts"].strip(),
         _figure(plan.parts["cells"].workloads[0]),
     ]
     return "\n\n".join(parts)
@@ -69,14 +57,7 @@ def tables(regime: Regime, command: str) -> str:
         "## What was run",
         f"Made by `{command}`. Clients train pretrained models, the text model whole.",
         table(("task", "data and model", "N", "T", "rounds of trials"), (_workload(plan, name) for name in workloads)),
-        f"M = {plan.buffer}. Each method has six settings to choose from, tried with seed {plan.tuning_seed} on "
-        "validation rows that no client trains on. The better half of the first trials is run again for more rounds, "
-        "and the best of these is taken, by its score and then by its loss. Settings are chosen on the fleet with "
-        "large stragglers, once for synchronous rounds and once for both asynchronous modes (in client-centric runs). "
-        "The tables show the score on test rows after the last round: mean ± 95 % confidence interval (Student's t) "
-        "over the seeds, or both scores where there are two. It is the accuracy; for STS-B, Pearson's correlation. "
-        "*Coordinates clipped* are shares of those of Δ and of gradients; clips of the norm change all coordinates of "
-        f"a vector or none. Gradients are clipped at u = {_local_clips(plan)}, unless a line says otherwise.",
+        plan.texts["runs"].format(buffer=plan.buffer, seed=plan.tuning_seed, clips=_local_clips(plan)),
         lib.cost_table(costs(regime), "part"),
         "Parts: " + "; ".join(f"`{part.name}`, *{part.title}*" for part in plan.parts.values()) + ".",
         *_rules(regime),
@@ -383,9 +364,7 @@ def tails_section(regime: Regime, part: RegimePart, workload: str) -> list[str]:
     return [
         "![Tail index of each layer's gradient noise at the start, in the middle and at the end]"
         f"({tails_path(workload)})",
-        "Where the tail index is below 2, the noise looks like one of infinite variance in the observed range, as the "
-        "paper assumes; below 1 even its mean would be infinite, and no theorem applies. A verdict takes the error of "
-        "the index into account ([how it is measured](tail.md)).",
+        regime.plan.texts["tails"],
         table(("mode", "round", "whole model", "each coordinate divided by its scale", "layers"), rows),
     ]
 

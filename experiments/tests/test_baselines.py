@@ -23,6 +23,7 @@ from tardygrad.sweeps.store import PlannedRun, Store
 from tests.tasks.picture_files import GRAY, striped, write_idx
 
 SMALL = """
+text = "{seed} {random} {batch} {seeds}"
 tuning_seed = 0
 seeds = [1, 2]
 random_trials = 4

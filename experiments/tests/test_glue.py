@@ -1,9 +1,7 @@
 """GLUE tasks: tokens, features, frozen layers, scores and caches, on a small BERT; and on MiniLM where it is there."""
 
-import copy
 import importlib.util
 import math
-import pickle
 import sys
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -147,15 +145,6 @@ def test_features_are_means_of_the_last_states(small, folder):
     for row, ((first, second), _) in enumerate(examples("rte", 40)[:6]):
         u, v = mean(first), mean(second)
         assert torch.allclose(features[row], torch.cat([u, v, (u - v).abs(), u * v]), atol=1e-4)
-
-
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda task: pickle.loads(pickle.dumps(task))])  # noqa: S301
-def test_a_task_can_be_copied_and_pickled(again, small):
-    task = small(name="cola")
-    other = again(task)
-    assert repr(other) == repr(task)
-    assert other.evaluate(task.init(2), None) == task.evaluate(task.init(2), None)
-    assert torch.equal(other.init(4), task.init(4))
 
 
 def test_scores_are_divided_by_five_and_learnt(small):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -101,6 +102,50 @@ def test_jobs_computed_together_say_so_too() -> None:
     method = tg.fedavg(local_steps=1, local_lr=0.1, buffer=3, mode="server")
     run = tg.simulate(method, together, fleet, rounds=8, batch=4, evaluate_every=0)
     assert "have infinity in 1 of the 6 rows of batch" in str(run.summary())
+
+
+class Plain:
+    """A task of one's own: NumPy rows in a mapping, and a loss that is a number."""
+
+    clients, parameters = 2, 3
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def init(self, seed: int) -> Tensor:
+        return torch.zeros(3)
+
+    def init_module_buffers(self) -> None:
+        return None
+
+    def batches(self, job: tg.Job) -> Any:
+        return iter([{"label": np.ones(4), "features": self.rows}])
+
+    def gradient(self, x: Tensor, batch: Any, module_buffers: Any) -> Any:
+        return float(batch["features"].sum()), torch.as_tensor(batch["features"].copy()).sum(0)
+
+    def evaluate(self, x: Tensor, module_buffers: Any) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (
+            math.nan,
+            "the values of 'features' of client 1 have NaN in 1 of the 4 rows of batch 1 of job 0, first at [2, 0]",
+        ),
+        (3e38, "the loss of client 1 is infinity in the first step, at the initial model, on finite data"),
+    ],
+)
+def test_a_task_of_ones_own_is_looked_into(row: float, says: str) -> None:
+    rows = np.zeros((4, 3), np.float32)
+    rows[2] = row
+    rows.flags.writeable = False
+    job = tg.Job(1, 0, 0, torch.zeros(3), 1, None, 0)
+    method = tg.sgdclip(local_lr=0.1, local_clip=float("inf"), lr=1.0, buffer=1, local_steps=1)
+    update = tg.work(job, cast(tg.Task, Plain(rows)), method)
+    assert update.fault.startswith(says)
 
 
 def test_a_private_client_does_not_say_so() -> None:

@@ -34,7 +34,7 @@ def fault_of(job: Job, task: Task, steps: LocalWork) -> str:
             what, values = found
             return f"the {what} of {whose} have {values}: fill or drop those rows"
         loss, g = gradient_of(task, request)
-        for name, value in (("loss", loss), ("gradient", g)):
+        for name, value in (("loss", torch.as_tensor(loss)), ("gradient", g)):
             if not value.isfinite().all():
                 if not first_at_start:
                     return f"the {name} of {whose} overflows in step {number}: {SMALLER_STEPS}"
@@ -83,10 +83,10 @@ def _in_data(batch: Any, where: str) -> tuple[str, str] | None:
     """Which part of a batch is not finite, and where."""
     data = batch.data if isinstance(batch, tuple) and hasattr(batch, "data") else batch
     for what, array in _arrays(data):
-        bad = ~torch.as_tensor(array).isfinite()
+        bad = ~array.isfinite()
         if bad.any():
             first = bad.nonzero()[0].tolist()
-            kind = _kind(torch.as_tensor(array))
+            kind = _kind(array)
             if not first:
                 return what, f"{kind} in {where}"
             rows = int(bad.reshape(len(bad), -1).any(1).sum())
@@ -94,11 +94,13 @@ def _in_data(batch: Any, where: str) -> tuple[str, str] | None:
     return None
 
 
-def _arrays(value: Any, what: str = "inputs") -> Iterator[tuple[str, Any]]:
+def _arrays(value: Any, what: str = "inputs") -> Iterator[tuple[str, Tensor]]:
     """The arrays of floats in a batch, by what they are: inputs, targets, or the keys of a mapping."""
-    if isinstance(value, Tensor | np.ndarray):
-        is_plain = not isinstance(value, Tensor) or (value.layout == torch.strided and not value.is_nested)
-        if is_plain and (value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"):
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f":
+            yield what, torch.tensor(value)
+    elif isinstance(value, Tensor):
+        if value.is_floating_point() and value.layout == torch.strided and not value.is_nested:
             yield what, value
     elif isinstance(value, Mapping):
         for key, item in value.items():

@@ -181,7 +181,7 @@ def test_the_report_of_the_demo_draws(tmp_path: Path, opened: Open) -> None:
     assert set(marks) == {f"chart-{key}" for key in expected}
     assert all(marks.values())
     assert page.locator("details.run").count() == 5
-    assert "reaches a test accuracy of 90%" in page.inner_text("main")
+    assert "reaches a test accuracy of 90.0%" in page.inner_text("main")
 
 
 def test_a_page_that_is_served_follows_its_run(tmp_path: Path, opened: Open) -> None:

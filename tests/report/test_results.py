@@ -60,7 +60,7 @@ def test_a_page_opens_with_the_result(tmp_path: Path) -> None:
     seeds(tmp_path, "sync-Clip²", slower=10.0)
     page = build([str(tmp_path)], target=0.85).html()
     sentence = (
-        "Clip² and sync-Clip² have the same mean test accuracy, 91.9 ± 4.9%; Clip² is the first to reach 85%, after "
+        "Clip² and sync-Clip² have the same mean test accuracy, 91.9 ± 4.9%; Clip² is the first to reach 85.0%, after "
         "7.55 simulated seconds, 9.94 times as fast as sync-Clip²."
     )
     assert f'<main id="main" tabindex="-1">\n<p class="result">{sentence}</p>' in page
@@ -72,13 +72,13 @@ def test_the_result_names_the_best_and_the_fastest(tmp_path: Path) -> None:
     rewritten(slow, 10.0, accuracy=lambda t: t / 12)
     assert result(tmp_path, target=0.85) == (
         "sync-Clip² has the best test accuracy, 100% with one seed, so small "
-        "differences may be chance; Clip² is the first to reach 85%, after 6 "
+        "differences may be chance; Clip² is the first to reach 85.0%, after 6 "
         "simulated seconds, 20 times as fast as sync-Clip²."
     )
     assert result(tmp_path, target=0.85, baseline="Clip²") == (
         "sync-Clip² has the best test accuracy, 100% with one seed, so small "
         "differences may be chance; the difference from Clip² is +7.692 points; "
-        "Clip² is the first to reach 85%, after 6 simulated seconds."
+        "Clip² is the first to reach 85.0%, after 6 simulated seconds."
     )
 
 
@@ -87,7 +87,7 @@ def test_a_target_that_the_baseline_missed_has_no_factor(tmp_path: Path) -> None
     seeds(tmp_path, "sync-Clip²", slower=10.0)
     rewritten(tmp_path / "sync-Clip²-1", accuracy=lambda t: 0.5)
     assert result(tmp_path, target=0.85).endswith(
-        "Clip² is the only one to reach 85%, after 6 simulated seconds; sync-Clip² did not reach it in all its runs."
+        "Clip² is the only one to reach 85.0%, after 6 simulated seconds; sync-Clip² did not reach it in all its runs."
     )
     assert result(tmp_path, target=0.999).endswith("; no method reached 99.9% in all its runs.")
 
@@ -106,7 +106,7 @@ def test_one_method_or_one_run_has_nothing_to_compare_with(tmp_path: Path) -> No
     )
     seeds(tmp_path / "seeds", "Clip²")
     assert result(tmp_path / "seeds", target=0.85) == (
-        "Clip² has a mean test accuracy of 91.9 ± 4.9% over 2 seeds; it reached 85% after 7.55 simulated seconds."
+        "Clip² has a mean test accuracy of 91.9 ± 4.9% over 2 seeds; it reached 85.0% after 7.55 simulated seconds."
     )
     bare = rewritten(record(tmp_path / "bare"), loss=None, accuracy=None)
     assert result(bare).startswith("Clip² ends without a test score after 12 rounds")

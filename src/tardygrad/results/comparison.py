@@ -342,7 +342,7 @@ class Comparison:
         return 100.0 if self.score == "accuracy" else 1.0
 
     def _score(self, value: float) -> str:
-        return f"{value:.4g}" if self.score != "accuracy" else f"{value:.1%}".replace(".0%", "%")
+        return f"{value:.4g}" if self.score != "accuracy" else f"{value:.1%}"
 
     def _score_cell(self, method: Contender) -> str:
         if found := self.scores[method.name]:

@@ -30,9 +30,7 @@ from optuna.trial import FrozenTrial, create_trial
 import tardygrad as tg
 from experiments import lib
 from experiments.lib import Cost, Values
-from tardygrad import streams
-from tardygrad.results.statistics import paired_difference
-from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
+from tardygrad import PlannedRun, Store, StoredResult, streams
 
 Range = FloatDistribution | IntDistribution
 Point = dict[str, float]
@@ -253,7 +251,7 @@ def difference(
 
     The 95 % confidence interval of the differences by seed decides; with one seed, nothing does.
     """
-    found, _ = paired_difference(second.scores, first.scores)
+    found, _ = tg.paired_difference(second.scores, first.scores)
     if found.half_width is None or abs(found.mean) <= found.half_width:
         return "tied"
     return "better" if workload.merit(found.mean) > 0 else "worse"

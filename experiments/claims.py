@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import tardygrad as tg
 from experiments import lib
 from experiments.lib import FLEETS, KINDS, Mode, ResultOf, Stragglers
-from tardygrad.sweeps.store import PlannedRun
+from tardygrad import PlannedRun
 
 _PLAN = tomllib.loads((lib.FOLDER / "claims.toml").read_text(encoding="utf-8"))
 TASK: dict[str, Any] = _PLAN["task"]

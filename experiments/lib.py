@@ -17,8 +17,8 @@ import altair as alt
 
 import tardygrad as tg
 from experiments.tasks import runnable
+from tardygrad import PlannedRun, Store, StoredResult
 from tardygrad.results import theme
-from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
 
 Mode = Literal["sync", "server", "client"]
 Stragglers = Literal["mild", "large"]

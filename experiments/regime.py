@@ -20,7 +20,7 @@ import tardygrad as tg
 from experiments import lib
 from experiments.lib import Cost, Mode, Values
 from experiments.tasks import runnable
-from tardygrad.sweeps.store import PlannedRun, Store, StoredResult
+from tardygrad import PlannedRun, Store, StoredResult
 
 _ONLY_IF_LATE = ("SD-", "DC-")  # prefixes of methods that differ from the others only if updates are late
 _UPDATES_PER_TAIL = 32  # a measurement takes 128 gradients, an update 4

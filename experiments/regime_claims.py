@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal, NamedTuple
 
+import tardygrad as tg
 from experiments import lib
 from experiments.lib import ASYNCHRONOUS, PaperLine, not_waiting, published_lines
 from experiments.regime import Line, Regime, RegimePart, RegimePlan
-from tardygrad.results.statistics import confidence_interval
 
 Verdict = Literal["reproduced", "in part", "not reproduced", "not run"]
 Rows = list[dict[str, str]]
@@ -122,7 +122,7 @@ def _ahead(better: str, worse: str) -> Callable[[RegimeScores], Judgement]:
             differences += pairs
             cells.append(mean(pairs))
             details.append(f"{workload}, {fleet}, {mode}-centric: {round(mean(pairs), 1) + 0.0:+.1f} points")
-        found = confidence_interval(differences)
+        found = tg.confidence_interval(differences)
         width = "" if found.half_width is None else f" ± {found.half_width:.2f}"
         numbers = f"{better} − {worse}: {found.mean:+.2f}{width} points, {count_ahead(cells)}"
         if found.half_width is not None and found.mean > found.half_width:

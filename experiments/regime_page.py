@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
+import tardygrad as tg
 from experiments import lib
 from experiments.lib import Values, mean_time, table
 from experiments.regime import Line, Regime, RegimePart, RegimePlan, costs, tuning_key
 from experiments.regime_claims import judge, paper_numbers, small_experiment_numbers
+from tardygrad import StoredResult
 from tardygrad.results import theme
-from tardygrad.results.statistics import confidence_interval
-from tardygrad.sweeps.store import StoredResult
 
 HEADINGS = ("stragglers", "mode", "method", "settings", "seeds", "score (%)", "paper (%)", "simulated time (s)")
 
@@ -178,7 +178,7 @@ def row(regime: Regime, line: Line) -> tuple[str, ...]:
     settings = ", ".join(f"{name} {used[name]:g}" for name in regime.plan.method(line).grid)
     failed = sum(result.accuracy is None for result in results)
     scores = [result.accuracy or 0.0 for result in results]
-    found = confidence_interval(scores)
+    found = tg.confidence_interval(scores)
     spread = f" ± {found.half_width:.1f}" if found.half_width is not None else ""
     if len(scores) == 2:  # whose interval would reach six times their distance to both sides
         spread = f" ({scores[0]:.1f}, {scores[1]:.1f})"

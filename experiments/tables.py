@@ -20,8 +20,8 @@ import tardygrad as tg
 from experiments import lib
 from experiments.lib import FLEETS, KINDS, LABELS, Mode, PaperLine, Stragglers
 from experiments.tasks import runnable
+from tardygrad import PlannedRun, StoredResult
 from tardygrad.results import theme
-from tardygrad.sweeps.store import PlannedRun, StoredResult
 
 MODES: dict[Mode, tuple[str, ...]] = {"sync": ("sgdclip", "clip2"), "server": tuple(LABELS), "client": tuple(LABELS)}
 HEADINGS = ("stragglers", "mode", "method", "ours", "paper", "ours (s)", "paper (s)", "η", "η_ℓ", "clipped: Δ, g")

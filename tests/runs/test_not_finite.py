@@ -122,7 +122,8 @@ class Plain:
         return iter([{"label": np.ones(4), "features": self.rows}])
 
     def gradient(self, x: Tensor, batch: Any, module_buffers: Any) -> Any:
-        return float(batch["features"].sum()), torch.as_tensor(batch["features"].copy()).sum(0)
+        rows = torch.tensor(batch["features"])
+        return float(rows.sum()), rows.sum(0)
 
     def evaluate(self, x: Tensor, module_buffers: Any) -> dict[str, float]:
         return {}

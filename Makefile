@@ -82,7 +82,7 @@ tables: .venv/developed  ## write tables of docs/ and the pages of methods, from
 	$(BIN)/python tools/tables.py
 
 pictures: .venv/developed  ## draw the pictures of docs/glossary.md
-	$(BIN)/python tools/pictures.py
+	$(BIN)/python -m tools.pictures
 
 reproduce: .venv/installed  ## reproduce the paper's clock, its Figure 1 and its claims: docs/reproduction.md, in 15 minutes
 	$(BIN)/python -m experiments.clock --page docs/reproduction.md

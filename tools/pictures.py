@@ -1,6 +1,6 @@
 """Draw the pictures of docs/glossary.md from simulated clocks: `make pictures`.
 
-With the folder of a demo (`python tools/pictures.py runs/demo-1`) also the picture of README.md, from its records.
+With the folder of a demo (`python -m tools.pictures runs/demo-1`) also the picture of README.md, from its records.
 """
 
 from __future__ import annotations

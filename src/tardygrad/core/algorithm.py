@@ -109,7 +109,7 @@ def work(job: Job, task: Task, method: Method) -> Update:
     message = next_request(steps)
     while not isinstance(message, Update):
         message = next_request(steps, gradient_of(task, message))
-    return with_fault(message, job, task, method)
+    return with_fault(message, job, task, method) if message.steps else message  # without steps, δ_i is zero
 
 
 def with_fault(update: Update, job: Job, task: Task | OwnLoop, method: Method) -> Update:

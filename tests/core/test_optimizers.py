@@ -200,7 +200,8 @@ def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_
         for row in run.go():
             if row["round"] in (3, 6, 7):
                 assert pool._prefetcher is not None
-                victim = max(pool._prefetcher.processes.processes, key=lambda worker: len(worker.jobs)).process
+                jobs = pool._prefetcher.processes.jobs
+                victim = max(jobs, key=lambda child: len(jobs[child])).process
                 assert victim.pid is not None
                 os.kill(victim.pid, signal.SIGKILL)
     assert torch.equal(run.x, alone.x)

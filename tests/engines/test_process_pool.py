@@ -293,7 +293,7 @@ HEIR = """
     slow = Slow(task().h, task().c, None)
     pool = tg.SimPool(slow, method(), FLEET, workers=2)
     run = tg.begin(method(), slow, pool, rounds=9, out=sys.argv[1])
-    for worker in pool._prefetcher.processes.processes:
+    for worker in pool._prefetcher.processes.children.alive:
         os.kill(worker.process.pid, signal.SIGKILL)  # its heir is forked while the record is locked
     list(run.go())
 """

@@ -16,6 +16,7 @@ from tardygrad.results.comparison import Comparison, Contender, SeedResult, firs
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
+from tardygrad.sweeps.config import Config, check_target
 from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_made, seed_list
 from tardygrad.sweeps.result import SweepResult
 from tardygrad.sweeps.trials import Sweep, Trial, read
@@ -63,8 +64,7 @@ def compare(
         jobs: processes; 0 is one for every core.
         out: a folder for the results, for `tardygrad report` and to continue a comparison; None stores nothing.
     """
-    from tardygrad.sweeps.config import Config, check_target
-    from tardygrad.sweeps.runner import check_same
+    from tardygrad.sweeps.runner import check_same  # Optuna is slow to import
 
     numbers = seed_list(seeds)
     check_folder(out)

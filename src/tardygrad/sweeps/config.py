@@ -7,7 +7,7 @@ import math
 import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
@@ -35,7 +35,7 @@ _CLIPS = np.linspace(1e-4, 1.5, 4).tolist()
 PAPER = {"method.lr": _RATES, "method.local_lr": _RATES, "method.clip": _CLIPS, "method.local_clip": _CLIPS}
 """The paper's grid: 64 points for SGDClip, 256 for Clip²."""
 
-MAX_GRID_POINTS = 100_000  # points of a grid: all are checked and stored before the first trial
+MAX_GRID_POINTS = 100_000  # points of a grid: all are checked before the first trial
 
 _LABELLED = ("method.kind", "method.downplay", "method.compensate")  # part of the method's label
 
@@ -158,20 +158,24 @@ def configure(
     tasks = build_task(config)
     scores = tasks.start(config.at(config.first()), base.run.seed)
     directions = Directions.for_task(tasks.task(config.at(config.first())), base.run.settings())
-    score, higher = chosen_score(None if best == "time" else best, scores, directions)
-    if target is not None:
-        check_target(target, score, scores[score], higher=higher)
-    return Config(**given, best=best or score, score=score, higher=higher), tasks
+    return with_goal(config, best, scores, directions), tasks
 
 
-def chosen_score(best: str | None, scores: Row, directions: Directions) -> tuple[str, bool]:
-    """The score to optimize, and whether a high value of it is good."""
-    score = best or directions.main(scores)
+def with_goal(config: Config, best: str | None, scores: Row, directions: Directions) -> Config:
+    """A configuration with the score to optimize: the one that `best` names, or the task's main one.
+
+    Args:
+        scores: those of x_0.
+    """
+    score = directions.main(scores) if best in (None, "time") else best
     if score is None:
         raise Invalid("a sweep compares test scores, and this task has none. Give it a test set.")
     if score not in scores:
         raise Invalid(f"`best` must be a test score of the task, one of {', '.join(scores)}, or time, got {score!r}.")
-    return score, not directions.prefers_lower(score)
+    higher = not directions.prefers_lower(score)
+    if config.target is not None:
+        check_target(config.target, score, scores[score], higher=higher)
+    return replace(config, best="time" if config.target is not None else score, score=score, higher=higher)
 
 
 def _base(source: str | Path, changes: Sequence[str], *, trust: bool) -> Spec:

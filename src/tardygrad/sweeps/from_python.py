@@ -8,11 +8,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -26,12 +25,11 @@ from tardygrad.runs.record import Row
 from tardygrad.runs.run import Run, begin
 from tardygrad.runs.settings import Settings
 from tardygrad.spec.toml import inline
+from tardygrad.sweeps.config import Config, check_settings, check_values, corners, number_of_trials, with_goal
+from tardygrad.sweeps.config import configure as configure_spec
 from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
 from tardygrad.sweeps.trial import Source, Stop, score_run, start_scores
 from tardygrad.sweeps.trials import Sweep, Trial, read
-
-if TYPE_CHECKING:
-    from tardygrad.sweeps.config import Config
 
 MOST_VALUES = 10_000  # of a key of the space, and of seeds
 
@@ -200,8 +198,6 @@ def sweep(
 def _sweep_spec(
     spec: str | Path, space: Space, seeds: Any, sampler: Any, how: Row, *, jobs: int, out: str | Path | None
 ) -> SweepResult:
-    from tardygrad.sweeps.config import configure as configure_spec
-
     if not isinstance(seeds, int):
         raise Invalid(f"the seeds of a spec are a number of them, from its run.seed, got {seeds!r}. Use seeds=5.")
     values = _values(space)
@@ -245,16 +241,6 @@ def configure(
     workable: float,
 ) -> tuple[Config, MadeRuns]:
     """Check the settings of a sweep and make its first run; the arguments are those of `sweep`."""
-    from tardygrad.sweeps.config import (
-        Config,
-        check_settings,
-        check_target,
-        check_values,
-        chosen_score,
-        corners,
-        number_of_trials,
-    )
-
     listed = _values(space)
     sampler = sampler or _sampler(listed)
     if target is not None and best is not None:
@@ -275,11 +261,9 @@ def configure(
     )  # fmt: skip
     source = MadeRuns(make_run, seeds)
     scores, directions = source.first_scores(config.grid() if sampler == "grid" else corners(config))
-    score, higher = chosen_score(best, scores, directions)
-    source.score = "accuracy" if score == "loss" else score
-    if target is not None:
-        check_target(target, score, scores[score], higher=higher)
-    return replace(config, score=score, higher=higher, best="time" if target is not None else score), source
+    config = with_goal(config, best, scores, directions)
+    source.score = "accuracy" if config.score == "loss" else config.score
+    return config, source
 
 
 def run_made(config: Config, source: Source, *, jobs: int, out: str | Path | None, what: str = "trial") -> Sweep:

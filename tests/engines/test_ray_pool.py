@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -27,8 +26,6 @@ from tardygrad.core.own_loop import OwnLoop, Trained
 from tardygrad.engines import real_time
 from tardygrad.engines.contract import Pending
 from tardygrad.engines.ray import connection as joining
-from tardygrad.engines.ray.session import Session
-from tardygrad.engines.real_time import LOSSES
 from tardygrad.errors import Interrupted
 from tardygrad.runs.events import Arrival, ClientLost, Join, Refusal, kind_of, read_events
 from tests.engines.contract import CLIENTS, Broken, PoolContract
@@ -236,16 +233,6 @@ def test_a_worker_that_dies_over_a_job_and_one_that_died_idle_are_replaced(scene
     assert sum(isinstance(one, tg.Update) for one in messages) == CLIENTS - 2
 
 
-def test_a_client_that_is_lost_again_and_again_ends_the_run(scene: Scene) -> None:
-    scene.have("die", 4)
-    scene.pool.losses[4] = LOSSES - 1
-    scene.pool.submit(scene.jobs()[4])
-    with pytest.raises(
-        tg.WorkFailed, match=r"client 4, job 0, from round 0 failed: lost 10 times in a row, Actor\w+Err"
-    ):
-        scene.pool.next()
-
-
 def test_a_hung_job_is_written_off_and_its_late_update_refused(scene: Scene) -> None:
     tg.train(METHOD, scene.task, scene.pool, rounds=10)  # so that times are known
     scene.rest()
@@ -274,20 +261,6 @@ def test_a_worker_that_stays_away_is_ended_and_replaced(scene: Scene, monkeypatc
     scene.gather()
     (gone,) = {*before} - {*scene.processes()}
     wait_for(lambda: not psutil.pid_exists(gone))
-
-
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_who_waits_can_be_interrupted(scene: Scene, when: str) -> None:
-    scene.have("hold", 0)
-    scene.pool.submit(scene.jobs()[0])
-    timer = threading.Timer(0.0 if when == "before" else 0.5, scene.pool.interrupt)
-    timer.start()
-    if when == "before":
-        timer.join()
-    with pytest.raises(Interrupted, match="interrupted while waiting"):
-        scene.pool.next()
-    scene.let_go(0)
-    assert isinstance(scene.pool.next(), tg.Update)
 
 
 def test_models_are_evaluated_beside_the_training_even_if_the_evaluator_dies(scene: Scene) -> None:
@@ -350,19 +323,6 @@ class Unpacked:
 
     def __reduce__(self) -> Any:
         return float, ("no number",)
-
-
-def test_a_pool_that_was_idle_for_long_has_workers(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its only worker is free again before the next job is assigned."""
-    scene.gather()
-    others = [scene.pool.workers.take(None, None) for _ in range(2)]
-    monkeypatch.setattr(real_time, "TIMEOUT", 5.0)
-    scene.pool._last_sign -= 10.0
-    for job in scene.jobs():
-        scene.pool.submit(job)
-    assert len(list(iter(scene.pool.next, None))) == CLIENTS
-    for worker in others:
-        scene.pool.workers.release(worker)
 
 
 def test_a_task_that_cannot_travel_is_said_to() -> None:
@@ -479,25 +439,6 @@ def test_the_store_has_room_for_what_is_under_way(monkeypatch: pytest.MonkeyPatc
         joining.object_store(huge, METHOD, workers=1, payload=0)
 
 
-def test_what_is_under_way_when_a_driver_ends_is_lost_and_joins_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Session, "check", lambda session: None)
-    task = moody(tmp_path)
-    pool = tg.RayPool(task, METHOD)
-    x = task.init(0)
-    for client in (1, 3):
-        pool.submit(Job(client, 7, 0, x, 2, None, 0))
-    pending = pool.pending()
-    assert Counter(pending.due) == Counter([(0.0, 1, 7), (0.0, 3, 7)])
-    assert not pending.jobs
-    again = tg.RayPool(task, METHOD)
-    again.restore(pending._replace(now=2.0))
-    assert again.now >= 2.0
-    expected = [tg.Lost(1), tg.Joined(1), tg.Lost(3), tg.Joined(3)]
-    assert [again.next() for _ in range(4)] == expected
-
-
 def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
     task = moody(tmp_path)
     pool = tg.RayPool(task, METHOD, workers=1)
@@ -508,42 +449,6 @@ def test_a_pool_works_only_inside_its_with_statement(tmp_path: Path) -> None:
     ):
         with pytest.raises(tg.Invalid, match="use a RayPool inside its `with` block"):
             work()
-
-
-def test_a_second_run_on_a_pool_has_nothing_of_the_first(scene: Scene) -> None:
-    for client in range(3):
-        scene.have("sleep", client, "1.0")
-    scene.pool.begin()
-    scene.pool.restore(Pending(1e6, [], []))
-    for job in scene.jobs()[:3]:
-        scene.pool.submit(job)
-    run = tg.train(METHOD, scene.task, scene.pool, rounds=6, seed=1, evaluate_every=0)
-    assert not run.counts["refusal"]
-    assert run.metrics[0]["time"] < 1e6
-    assert torch.equal(tg.replay(run).x, run.x)
-
-
-def test_what_has_come_while_nobody_looked_is_not_written_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.pool.begin()
-    scene.gather()
-    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.0)
-    for job in scene.jobs()[:3]:
-        scene.pool.submit(job)
-    under_way = list(scene.pool.running)
-    assert len(ray.wait(under_way, num_returns=3)[0]) == 3
-    assert all(isinstance(scene.pool.next(), tg.Update) for _ in range(3))
-
-
-def test_jobs_are_overdue_in_a_run_whose_clock_was_set_back_too(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.pool.restore(Pending(1e6, [], []))
-    scene.pool.submit(scene.jobs()[0])
-    assert isinstance(scene.pool.next(), tg.Update)
-    scene.pool.restore(Pending(0.0, [], []))
-    monkeypatch.setattr(scene.pool.deadlines, "limit", lambda client: 0.5)
-    scene.have("hold", 1)
-    scene.pool.submit(scene.jobs()[1])
-    assert [scene.pool.next(), scene.pool.next()] == [tg.Lost(1), tg.Joined(1)]
-    assert scene.pool.now < 1e6
 
 
 def test_an_evaluation_that_hangs_is_asked_for_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

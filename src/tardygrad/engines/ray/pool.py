@@ -19,11 +19,10 @@ from tardygrad.core.task import Task
 from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.ray.connection import STOP_TIMEOUT
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
-from tardygrad.engines.ray.jobs import RunningJob
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.server_shards import ShardedVectors, bounds, check_shards
 from tardygrad.engines.ray.session import Session
-from tardygrad.engines.ray.transport import Transport
+from tardygrad.engines.ray.transport import RunningJob, Transport
 from tardygrad.engines.ray.workers import Workers
 from tardygrad.engines.real_time import POLL, TIMEOUT, Answer, Deadlines, Gone, RealTimePool, Running
 from tardygrad.engines.wire import Wire

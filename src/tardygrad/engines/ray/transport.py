@@ -1,19 +1,52 @@
-"""Send jobs to workers and receive their updates; a client's jobs go where its state and compression errors are."""
+"""Jobs to workers, and their updates back; a client's jobs go where its state and compression errors are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad.core.messages import NOTHING, Job, Message, Parts, StateReference, Update
-from tardygrad.engines.ray.jobs import RunningJob, StartVectors
+from tardygrad.core.messages import NOTHING, Job, Message, Parts, StateReference, Update, Vector
 from tardygrad.engines.ray.places import Places
 from tardygrad.engines.ray.worker import received, tensors
 from tardygrad.engines.ray.workers import Worker, Workers
-from tardygrad.engines.real_time import TIMEOUT
+from tardygrad.engines.real_time import TIMEOUT, Running
 from tardygrad.engines.wire import Wire
+
+
+@dataclass(eq=False)
+class RunningJob(Running):
+    """A job, its worker, and what the worker will send; the handle is the reference of its answer."""
+
+    worker: Worker = field(kw_only=True)
+    parts: list[Any] = field(kw_only=True)  # references to the parts of its vectors, one for each server shard
+    residuals_ref: list[Any] = field(kw_only=True)  # reference to the compression errors, if the wire compresses
+
+
+class StartVectors:
+    """The start vectors of jobs, in Ray's object store: each once, for as long as the vector is used."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._references = WeakTensorKeyDictionary()
+
+    def references(self, x: Vector | Parts) -> Sequence[Any]:
+        """References to the slices of a start vector."""
+        if isinstance(x, Parts):
+            return x.references
+        if x not in self._references:
+            self._references[x] = self._ray.put(x.numpy())
+        return [self._references[x]]
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def clear(self) -> None:
+        self._references.clear()
 
 
 class Transport:

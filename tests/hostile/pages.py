@@ -14,16 +14,8 @@ from tests.cli.conftest import SMALL
 from tests.hostile.verdicts import Tally, command
 
 PATHS = [  # here and below, the first two are answered
-    "/",
-    "/state",
-    "/../spec.json",
-    "/%2e%2e/spec.json",
-    "/run/events.jsonl",
-    "//etc/passwd",
-    "*",
-    "http://x/",
-    "/\0",
-]
+    "/", "/state", "/../spec.json", "/%2e%2e/spec.json", "/run/events.jsonl", "//etc/passwd", "*", "http://x/", "/\0",
+]  # fmt: skip
 HOSTS = ["{own}", "localhost:{port}", "127.0.0.1", "example.com", "{own}.example.com", "0.0.0.0:{port}", "", "[::1]"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "get", "\x16\x03\x01"]
 IDLE = 200  # connections that send half a request and stay open: four times as many as may be open at once

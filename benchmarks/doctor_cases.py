@@ -279,7 +279,7 @@ def on_three_machines(path: Path) -> None:
     for row in read_lines(path / "events.jsonl"):
         if row["event"] == "arrival":
             row |= {"node": f"node-{row['client'] // 3}", "worker": f"w{row['client']}"}
-        lines.append(json.dumps(row) + "\n")  # without checksums, as older versions wrote them
+        lines.append(json.dumps(row) + "\n")  # without checksums: made by hand
     (path / "events.jsonl").write_text("".join(lines))
 
 

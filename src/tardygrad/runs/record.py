@@ -222,15 +222,13 @@ def require_new(path: Path) -> Path:
 def new_run_dir(name: str, runs: Path = Path("runs")) -> Path:
     """Create runs/`name`-NUMBER with the next free number; safe when several runs start at once."""
     check_directory(runs)
-    try:
+    with writing(runs):
         runs.mkdir(exist_ok=True)
         for number in count(1):
             path = runs / f"{name}-{number}"
             with suppress(FileExistsError):
                 path.mkdir()
                 return path
-    except OSError as error:
-        raise write_error(runs, error) from error
     raise AssertionError  # count never ends
 
 

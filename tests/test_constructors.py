@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -122,6 +122,8 @@ def test_functions_of_ones_own_are_weights_and_runtimes_but_classes_are_not() ->
         (list[float], ["x"], "`a.b[0]` must be a number, got 'x'."),
         (dict[str, int], {"k": "x"}, "`a.b['k']` must be a whole number, got 'x'."),
         (tuple[int, ...], [1, "x"], "`a.b[1]` must be a whole number, got 'x'."),
+        (tuple[float, float], [1.0], "`a.b` must be a pair, got [1.0]."),
+        (Annotated[int, "a note"], "x", "`a.b` must be a whole number, got 'x'."),
     ],
 )
 def test_a_spec_has_the_same_rules(hint: Any, value: Any, text: str) -> None:

@@ -93,7 +93,7 @@ class Row:
 def plain(parameters: int) -> tg.Task:
     """So many parameters, and a gradient that costs nothing."""
 
-    class Plain:
+    class Plain(tg.Task):
         clients = M
 
         def __init__(self) -> None:
@@ -101,9 +101,6 @@ def plain(parameters: int) -> tg.Task:
 
         def init(self, seed: int) -> Any:
             return torch.zeros(parameters)
-
-        def init_module_buffers(self) -> None:
-            return None
 
         def batches(self, job: Job) -> Iterator[None]:
             return iter([None])

@@ -14,7 +14,7 @@ from tardygrad.core.messages import Job, ModuleBuffers, Vector
 from tardygrad.runs import memory
 
 
-class Wide:
+class Wide(tg.Task):
     """F(x) = ½ Σ_j x_j² on a long vector."""
 
     def __init__(self, parameters: int, clients: int = 12) -> None:
@@ -22,9 +22,6 @@ class Wide:
 
     def init(self, seed: int) -> Vector:
         return torch.ones(self.parameters)
-
-    def init_module_buffers(self) -> ModuleBuffers | None:
-        return None
 
     def batches(self, job: Job) -> Iterator[int]:
         return iter(range(job.steps or 0))

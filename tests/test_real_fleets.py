@@ -187,7 +187,7 @@ def test_an_own_distribution_works_in_python_in_specs_and_in_records(tmp_path: P
 # Traces.
 
 
-class Named:
+class Named(tg.Task):
     """A task whose clients have names."""
 
     def __init__(self, *ids: str) -> None:

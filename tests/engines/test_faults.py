@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from pathlib import Path
@@ -39,41 +40,41 @@ def same(one: tg.Run, other: tg.Run) -> bool:
     return torch.equal(one.x, other.x) and one.metrics == other.metrics
 
 
-class Poisoned:
-    """A task that computes NaN itself where the fleet's faults say so."""
+def poisoned(jobs: frozenset[tuple[int, int]]) -> Any:
+    """The task, which computes NaN itself where the fleet's faults say so."""
 
-    def __init__(self, of: Any, jobs: frozenset[tuple[int, int]]) -> None:
-        self.of, self.jobs = of, jobs
+    class Poisoned(tg.TorchTask):
+        def batches(self, job: Any) -> Any:
+            factor = math.nan if (job.client, job.serial) in jobs else 1.0
+            return ((factor, batch) for batch in super().batches(job))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.of, name)
+        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
+            value, g = super().gradient(x, batch[1], module_buffers)
+            return value, g * batch[0]
 
-    def batches(self, job: Any) -> Any:
-        factor = math.nan if (job.client, job.serial) in self.jobs else 1.0
-        return ((factor, batch) for batch in self.of.batches(job))
+        def gradients(self, asked: Any) -> Any:
+            made = super().gradients([(x, batch[1], module_buffers) for x, batch, module_buffers in asked])
+            return [(value, g * batch[0]) for (value, g), (_, batch, _) in zip(made, asked, strict=True)]
 
-    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
-        value, g = self.of.gradient(x, batch[1], module_buffers)
-        return value, g * batch[0]
-
-    def gradients(self, asked: Any) -> Any:
-        made = self.of.gradients([(x, batch[1], module_buffers) for x, batch, module_buffers in asked])
-        return [(value, g * batch[0]) for (value, g), (_, batch, _) in zip(made, asked, strict=True)]
+    other: Any = copy.copy(task())
+    other.__class__ = Poisoned
+    return other
 
 
-class Counted:
+class Counted(tg.TorchTask):
     """A task that counts how often each job is computed."""
 
-    def __init__(self, of: Any) -> None:
-        self.of = of
-        self.times: Counter[tuple[int, int]] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.of, name)
+    times: Counter[tuple[int, int]]
 
     def batches(self, job: Any) -> Any:
         self.times[job.client, job.serial] += 1
-        return self.of.batches(job)
+        return super().batches(job)
+
+
+def counting() -> Any:
+    other: Any = copy.copy(task())
+    other.__class__, other.times = Counted, Counter()
+    return other
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
@@ -89,7 +90,7 @@ def test_an_update_that_comes_twice_is_refused_once_and_changes_no_bit(mode: Any
 def test_a_fault_of_nan_is_what_a_client_that_computes_nan_does(mode: Any, engine: Any) -> None:
     run = simulated(NAN, mode, **engine)
     assert run.summary().refused == {"not finite": 2}
-    assert same(run, simulated(FLEET, mode, Poisoned(task(), NAN.sending("nan")), **engine))
+    assert same(run, simulated(FLEET, mode, poisoned(NAN.sending("nan")), **engine))
     assert not torch.equal(run.x, simulated(FLEET, mode, **engine).x)
 
 
@@ -154,7 +155,7 @@ def test_jobs_that_come_between_the_two_are_computed_with_the_same_others() -> N
     run = simulated(faulty, "server", batch=4)
     assert run.summary().refused == {"finished job": 1}
     assert same(run, simulated(fleet, "server", batch=4))
-    counted = Counted(task())
+    counted = counting()
     simulated(faulty, "server", counted, batch=4)
     assert set(counted.times.values()) == {1}
 
@@ -259,7 +260,7 @@ def test_the_clock_alone_foresees_what_faults_make_of_a_run(fleet: tg.Fleet) -> 
 
 @pytest.mark.parametrize("engine", [{}, {"batch": 3}], ids=str)
 def test_every_job_is_computed_once_and_only_if_a_round_needs_it(engine: Any) -> None:
-    counted = Counted(task())
+    counted = counting()
     simulated(BOTH, "client", counted, **engine)
     assert counted.times == Counter({(client, serial): 1 for _, client, serial in arrivals(BOTH)})
 

@@ -252,7 +252,7 @@ def other_size(context: Any) -> Any:
             lambda: tg.flower.client_app(other_size),
             "a worker must make the same task as the driver, and its `parameters`",
         ),
-        (lambda: tg.flower.client_app(lambda context: 3), "a task must have clients, "),
+        (lambda: tg.flower.client_app(lambda context: 3), "a task must be a tardygrad.Task"),
         (
             lambda: app_with({}),
             r"cannot take part: its ClientApp is not one of tardygrad. Use tardygrad.flower.client_app, or",

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -253,7 +252,8 @@ def test_opened_data_of_a_function_stay_in_their_process() -> None:
 
 
 def test_workers_are_spread_over_places_by_their_clients() -> None:
-    task: Any = SimpleNamespace(clients=7, ids=tuple("abcdefg"))
+    task = tg.Task()
+    task.clients, task.ids = 7, tuple("abcdefg")
     places = Places(task, {"a": "x", 1: "x", "2": "x", "d": "y"})
     assert [places.of(client) for client in range(7)] == ["x", "x", "x", "y", None, None, None]
     assert places.spread(1) == {"x": 1, "y": 1, None: 1}
@@ -262,13 +262,13 @@ def test_workers_are_spread_over_places_by_their_clients() -> None:
 
 
 def test_a_task_says_where_its_clients_are_and_the_engines_setting_has_the_last_word() -> None:
-    class Somewhere:
+    class Somewhere(tg.Task):
         clients = 3
 
         def where(self, client: int) -> str | None:
             return None if client == 2 else f"site-{client}"
 
-    places = Places(Somewhere(), {1: "other"})  # type: ignore[arg-type]
+    places = Places(Somewhere(), {1: "other"})
     assert [places.of(client) for client in range(3)] == ["site-0", "other", None]
 
 

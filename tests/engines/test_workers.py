@@ -141,7 +141,9 @@ def test_a_leaving_worker_stays_if_it_is_wanted_again(ray: NoRay, workers: Worke
 
 
 def test_workers_of_a_place_do_the_jobs_there_and_are_replaced_there(ray: NoRay) -> None:
-    placed = Workers(ray, ray.hire, Places(SimpleNamespace(clients=4), {0: "a", 1: "b"}).spread, 1)  # type: ignore[arg-type]
+    task = tg.Task()
+    task.clients = 4
+    placed = Workers(ray, ray.hire, Places(task, {0: "a", 1: "b"}).spread, 1)
     for place in placed.shares.elements():
         placed.add(place)
     for answer in list(placed.starting):

@@ -1,7 +1,7 @@
 """The problem that oracle and library both solve: a quadratic per client, with noise that is a table and not a draw.
 
 Every number is a float32, so both sides start from the same values; the noise is a formula in whole numbers, so it is
-the same on every machine and with every version of NumPy. Nothing here imports tardygrad; `Task` fits its protocol.
+the same on every machine and with every version of NumPy. Only `Task`, the library's side, is of tardygrad.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+import tardygrad as tg
 
 
 @lru_cache(maxsize=4096)
@@ -55,8 +57,8 @@ class Problem(NamedTuple):
         return h * (x - c) + noise
 
 
-class Task:
-    """The library's side, in float32: an implementation of the protocol `tardygrad.Task`."""
+class Task(tg.Task):
+    """The library's side, in float32."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.clients, self.parameters = problem, problem.clients, problem.dimension
@@ -64,9 +66,6 @@ class Task:
 
     def init(self, seed: int) -> Tensor:
         return torch.from_numpy(self.problem.x0)
-
-    def init_module_buffers(self) -> None:
-        return None
 
     def batches(self, job: Any) -> Iterator[tuple[int, int, int]]:
         for k in range(job.steps):

@@ -258,20 +258,17 @@ def test_a_run_on_threads_that_is_killed_again_and_again_loses_little_and_its_re
 # Stopped.
 
 
-class Stuck:
+class Stuck(type(task())):  # type: ignore[misc]
     """A task whose client 1 does not come back before it is told to."""
 
     def __init__(self) -> None:
-        self.of, self.at_work, self.let_go = task(), threading.Event(), threading.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.of, name)
+        vars(self).update(vars(task()), at_work=threading.Event(), let_go=threading.Event())
 
     def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
         if batch.client == 1:
             self.at_work.set()
             assert self.let_go.wait(60)
-        return self.of.gradient(x, batch, module_buffers)
+        return super().gradient(x, batch, module_buffers)
 
 
 def test_a_run_that_waits_for_a_slow_job_stops_at_once_and_can_be_resumed(tmp_path: Path) -> None:

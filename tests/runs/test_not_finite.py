@@ -104,7 +104,7 @@ def test_jobs_computed_together_say_so_too() -> None:
     assert "have infinity in 1 of the 6 rows of batch" in str(run.summary())
 
 
-class Plain:
+class Plain(tg.Task):
     """A task of one's own: NumPy rows in a mapping, and a loss that is a number."""
 
     clients, parameters = 2, 3
@@ -114,9 +114,6 @@ class Plain:
 
     def init(self, seed: int) -> Tensor:
         return torch.zeros(3)
-
-    def init_module_buffers(self) -> None:
-        return None
 
     def batches(self, job: tg.Job) -> Any:
         return iter([{"label": np.ones(4), "features": self.rows}])

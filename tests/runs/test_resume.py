@@ -121,16 +121,13 @@ def test_buffers_and_batchnorm_survive_a_checkpoint(tmp_path: Path) -> None:
     assert torch.equal(again.server.module_buffers.ints, whole.server.module_buffers.ints)
 
 
-class Plain:
+class Plain(tg.Task):
     """A task without a text of its own: Python prints its address."""
 
     clients, parameters = 12, 2
 
     def init(self, seed: int) -> torch.Tensor:
         return torch.ones(2)
-
-    def init_module_buffers(self) -> None:
-        return None
 
     def batches(self, job: tg.Job) -> Any:
         return iter(range(job.steps or 0))

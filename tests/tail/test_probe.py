@@ -106,7 +106,7 @@ def test_the_seed_decides_and_nothing_else() -> None:
 
 
 def test_a_large_model_is_looked_at_in_few_places() -> None:
-    class Large:
+    class Large(tg.Task):
         clients, parameters = 2, 20_000_000
 
         def batches(self, job: Any) -> Iterator[int]:

@@ -47,7 +47,7 @@ from tardygrad.core.method import Method, check_method
 from tardygrad.core.own_loop import OwnLoop, own_update
 from tardygrad.core.privacy import BLOCK, GaussianMechanism, RoundNoise
 from tardygrad.core.roster import Roster
-from tardygrad.core.task import HasGroups, LocalWork, Task, gradient_of, next_request
+from tardygrad.core.task import LocalWork, Task, gradient_of, next_request
 from tardygrad.core.transforms import State, Step, Transform, clipped_share, strip_prefix
 from tardygrad.core.vectors import Held, VectorStore
 from tardygrad.core.weights import SampleShares
@@ -67,7 +67,7 @@ def local(job: Job, task: Task, method: Method) -> LocalWork:
     curvature = torch.zeros_like(x) if method.compensate else None  # A_{s,i} ← 0
     last, lost = (job.state, False) if isinstance(job.state, dict) else ({}, job.state is not None)
     state = strip_prefix(last, "inner.") or method.inner.init(x)
-    step = Step(max(job.round, 1), x=x, start=start, groups=task.groups if isinstance(task, HasGroups) else ())
+    step = Step(max(job.round, 1), x=x, start=start, groups=task.groups)
     steps = 0
     loss: Tensor | float = 0.0
     clipped: Tensor | float = 0.0
@@ -112,7 +112,7 @@ def work(job: Job, task: Task, method: Method) -> Update:
     return with_fault(message, job, task, method) if message.steps else message  # without steps, δ_i is zero
 
 
-def with_fault(update: Update, job: Job, task: Task | OwnLoop, method: Method) -> Update:
+def with_fault(update: Update, job: Job, task: Task, method: Method) -> Update:
     """An update that says why it is not finite. A private client must not say so."""
     if method.privacy or admission.finite(update):
         return update

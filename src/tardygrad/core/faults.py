@@ -45,7 +45,7 @@ def fault_of(job: Job, task: Task, steps: LocalWork) -> str:
     return f"the local steps of {whose} overflow after step {max(number - 1, 1)}: {SMALLER_STEPS}"
 
 
-def fault_of_loop(job: Job, task: object) -> str:
+def fault_of_loop(job: Job, task: Task) -> str:
     """What is known of a job that a training loop of the task's own has done."""
     fix = "look for NaN in its data, or use a smaller learning rate in its loop"
     return f"the training loop of {name_of(job.client, task)} returned NaN or infinity: {fix}"
@@ -56,13 +56,13 @@ def is_of_rates(fault: str) -> bool:
     return fault.endswith(SMALLER_STEPS)
 
 
-def name_of(client: int, task: object) -> str:
+def name_of(client: int, task: Task | None) -> str:
     """How a client is called.
 
     >>> name_of(3, None)
     'client 3'
     """
-    ids = ids_of(task) if hasattr(task, "ids") else None  # type: ignore[arg-type]
+    ids = ids_of(task) if task else None
     return f"client {ids[client] if ids else client}"
 
 

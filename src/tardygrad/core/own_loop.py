@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from inspect import Parameter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tardygrad.constructors import call_of, parameters
 from tardygrad.core.messages import Job, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import HasGroups
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
 
 LOCAL_SETTINGS = {"local_clip", "local_lower", "norm", "optimizer", "options", "keep", "rho"}
@@ -28,21 +27,26 @@ class Trained(NamedTuple):
     start: Vector | None = None  # x_s as the loop had it, such as rounded to bfloat16; None: as in the job
 
 
-class OwnLoop(ABC):
+class OwnLoop(Task):
     """A task that trains by itself: the method's local steps do not apply, its server side does."""
 
-    @abstractmethod
     def train(self, job: Job) -> Trained:
         """Train from the job's x_s; a function of the job alone."""
+        raise NotImplementedError
+
+    def batches(self, job: Job) -> Any:
+        raise Invalid(f"a {type(self).__name__} has no batches: its own loop reads them.")
+
+    def gradient(self, x: Vector, batch: Any, module_buffers: ModuleBuffers | None) -> Any:
+        raise Invalid(f"a {type(self).__name__} has no gradients: its own loop computes them.")
 
 
-def check_local_work(task: object, method: Method) -> None:
+def check_local_work(task: Task, method: Method) -> None:
     """Raise `Invalid` unless either the task or the method makes the local steps."""
     if not isinstance(task, OwnLoop):
         if not method.has_local_steps:
             raise Invalid(f"{method.name} needs `local_lr` for this task, which has no training loop of its own.")
-        has_options = isinstance(task, HasGroups) and any(group.options for group in task.groups)
-        if has_options and not method.inner.reads_groups:
+        if any(group.options for group in task.groups) and not method.inner.reads_groups:
             fix = "Name one in the method, for example optimizer='AdamW', or options={'weight_decay': 0.0} for SGD."
             raise Invalid(f"options of parameter groups need an optimizer, and {method.name} has none here. {fix}")
         return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -13,125 +13,92 @@ from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, check_integer
 
 
-@runtime_checkable
-class Task(Protocol):
-    """A learning problem. Only the task knows the network behind the vector."""
+class Task:
+    """A learning problem. Only the task knows the network behind the vector.
 
-    @property
-    def clients(self) -> int: ...
+    A task of your own has `clients` and `parameters`, and defines `init`, `batches`, `gradient` and `evaluate`. The
+    other members may stay as they are here: then nothing is known.
+    """
 
-    @property
-    def parameters(self) -> int:
-        """d, the length of the vector."""
+    clients: int
+    parameters: int  # d, the length of the vector
+    ids: Sequence[str] | None = None  # the clients' names
+    groups: tuple[ParameterGroup, ...] = ()  # parts of the vector with options of their own for the local optimizer
 
     def init(self, seed: int) -> Vector:
         """x_0."""
-
-    def init_module_buffers(self) -> ModuleBuffers | None:
-        """The buffers that go with x_0, if the model has any."""
+        raise NotImplementedError
 
     def batches(self, job: Job) -> Iterator[Any]:
         """ξ_{i,1}, ξ_{i,2}, …: K steps or K epochs of the client's own data, drawn from the job's streams."""
+        raise NotImplementedError
 
     def gradient(self, x: Vector, batch: Any, module_buffers: ModuleBuffers | None) -> tuple[Tensor, Vector]:
         """F(x; ξ) and ∇F(x; ξ). Updates the buffers in place; the gradient may be overwritten by the next call."""
+        raise NotImplementedError
 
     def evaluate(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """Named scores on the test set; `loss` is one of them."""
+        raise NotImplementedError
 
+    def init_module_buffers(self) -> ModuleBuffers | None:
+        """The buffers that go with x_0, if the model has any."""
+        return None
 
-@runtime_checkable
-class Placed(Protocol):
-    """A task that says where the data of its clients is. Engines with several machines send a client's jobs there."""
-
-    def where(self, client: int) -> str | None:
-        """The place of a client, as the engine names places; None: anywhere."""
-
-
-class HasGroups:
-    """A task whose local optimizer has options of its own for parts of the vector.
-
-    A base class, since isinstance on a protocol is slow, and every job calls it.
-    """
-
-    groups: tuple[ParameterGroup, ...]
-
-
-@runtime_checkable
-class HasModule(Protocol):
-    """A task with a network, of which every thread has a copy."""
-
-    def module_bytes(self) -> tuple[int, int]:
-        """The bytes of the network, and of its buffers alone."""
-
-
-@runtime_checkable
-class HasStateDict(Protocol):
-    """A task that names the parts of its vector and buffers, for the model in a run's record."""
-
-    def state_dict(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, Tensor]:
-        """The model as tensors by name."""
-
-
-@runtime_checkable
-class HasFrozen(Protocol):
-    """A task with parts that are not in the vector and never change; all processes of a run must have the same."""
-
-    def frozen(self) -> dict[str, Tensor]:
-        """These parts by name."""
-
-
-@runtime_checkable
-class MayLackTest(Protocol):
-    """A task that may have nothing to evaluate a model on."""
+    def gradients(self, requests: Sequence[GradientRequest]) -> list[tuple[Tensor, Vector]]:
+        """`gradient` of each request, up to rounding; raises `Invalid`, even for no requests, if the task cannot."""
+        raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(self).__name__}. Use batch=1.")
 
     @property
     def can_evaluate(self) -> bool:
-        """Whether the task can evaluate a model."""
-
-
-@runtime_checkable
-class EvaluatesClients(Protocol):
-    """A task that can evaluate a model on the data of one client."""
+        """Whether there is anything to evaluate a model on."""
+        return True
 
     def evaluates_on(self) -> str:
-        """Which rows of a client it evaluates: "test" or "training".
-
-        Raises:
-            Invalid: with the reason, if it has none.
-        """
+        """Which rows of a client `evaluate_client` uses: "test" or "training"; raises `Invalid` if there are none."""
+        members = "`evaluates_on` and `evaluate_client`"
+        raise Invalid(f"`evaluate_clients` needs a task with {members}, got {type(self).__name__}. Use 0.")
 
     def evaluate_client(self, client: int, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, float]:
         """Named scores on the client's own rows; empty if it has none."""
-
-
-@runtime_checkable
-class KnowsDirections(Protocol):
-    """A task that knows of some scores whether high values are good."""
+        return {}
 
     def higher_is_better(self) -> dict[str, bool]:
-        """Whether high values of a score are good, by the score's name."""
-
-
-@runtime_checkable
-class CountsSamples(Protocol):
-    """A task that knows how many training samples its clients have, for `weight_by="samples"`."""
+        """Whether high values of a score are good, by the names of the scores of which the task knows it."""
+        return {}
 
     def samples(self, client: int) -> int:
-        """The number of a client's training samples.
-
-        Raises:
-            Invalid: with the reason, if it is not known.
-        """
-
-
-@runtime_checkable
-class CountsByOpening(Protocol):
-    """A task that may have to open the data of all clients to count their samples."""
+        """The number of a client's training samples; raises `Invalid` with the reason if it is not known."""
+        fix = "Give it a method samples(client), or leave weight_by out."
+        raise Invalid(f'weight_by="samples" needs a task that counts samples, got {type(self).__name__}. {fix}')
 
     @property
     def counts_by_opening(self) -> bool:
         """Whether counting the samples opens the data of all clients."""
+        return False
+
+    def where(self, client: int) -> str | None:
+        """The place of a client, as engines with several machines name places; None: anywhere."""
+        return None
+
+    def frozen(self) -> dict[str, Tensor]:
+        """Parts that are not in the vector and never change, by name; all processes of a run must have the same."""
+        return {}
+
+    def state_dict(self, x: Vector, module_buffers: ModuleBuffers | None) -> dict[str, Tensor]:
+        """The model as tensors by name, for a run's record."""
+        return {"x": x, **(module_buffers._asdict() if module_buffers else {})}
+
+    def module_bytes(self) -> tuple[int, int]:
+        """The bytes of a network of which every thread has a copy, and of its buffers alone."""
+        return 0, 0
+
+
+GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
+"""x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
+
+LocalWork = Generator[GradientRequest, tuple[Tensor, Vector], Update]
+"""A client's local steps: yields requests, receives losses and gradients, returns the update."""
 
 
 def start_vector(task: Task, seed: int) -> Vector:
@@ -150,9 +117,6 @@ def sample_counts(task: Task, weight_by: str | None) -> tuple[int, ...] | None:
     task does not know them."""
     if weight_by is None:
         return None
-    if not isinstance(task, CountsSamples):
-        fix = "Give it a method samples(client), or leave weight_by out."
-        raise Invalid(f'weight_by="samples" needs a task that counts samples, got {type(task).__name__}. {fix}')
     counts = tuple(task.samples(client) for client in range(task.clients))
     for client, count in enumerate(counts):
         check_integer(f"samples of client {client}", count, 0)
@@ -162,25 +126,22 @@ def sample_counts(task: Task, weight_by: str | None) -> tuple[int, ...] | None:
 
 
 def check_task(task: object) -> None:
-    """Raise `Invalid` unless an argument has the members of a `Task`."""
-    members = [name for name in vars(Task) if not name.startswith("_")]
-    rule = f"a task must have {', '.join(members)}"
-    if isinstance(task, type):
-        raise Invalid(f"{rule}, got the class {task.__name__}. Call it: {task.__name__}(...).")
-    if missing := [name for name in members if not hasattr(task, name)]:
-        fix = "Use tardygrad.TorchTask for a module, and check the order of the arguments."
-        raise Invalid(f"{rule}, got {type(task).__name__} without {', '.join(missing)}. {fix}")
+    """Raise `Invalid` unless an argument is a task."""
+    if not isinstance(task, Task):
+        rule = "a task must be a tardygrad.Task, such as a TorchTask for a module"
+        got = f"the class {task.__name__}. Call it." if isinstance(task, type) else f"{type(task).__name__}."
+        raise Invalid(f"{rule}, got {got} Check the order of the arguments; a task of your own is a subclass.")
 
 
 def ids_of(task: Task) -> tuple[str, ...] | None:
     """The clients' names, of a task whose member `ids` has them; None: they have only numbers."""
-    ids = getattr(task, "ids", None)
+    ids = None if task.ids is None else tuple(map(str, task.ids))
     if ids is not None and len(ids) != task.clients:
         raise Invalid(f"`ids` of a task must name each of its {task.clients} clients, got {len(ids)} ids.")
     for name in ids or ():
-        if not is_unicode(str(name)):
-            raise Invalid(f"ids of clients must be Unicode text, got {str(name)!a} with a lone surrogate.")
-    return None if ids is None else tuple(map(str, ids))
+        if not is_unicode(name):
+            raise Invalid(f"ids of clients must be Unicode text, got {name!a} with a lone surrogate.")
+    return ids
 
 
 SCORE_NAMES_IN_USE = ("event", "time", "round", "seconds", "check")
@@ -192,13 +153,6 @@ def check_score_names(scores: Iterable[str]) -> None:
     for name in scores:
         if name in SCORE_NAMES_IN_USE:
             raise Invalid(f"a score must not be named {', '.join(SCORE_NAMES_IN_USE)}, got {name!r}. Rename it.")
-
-
-GradientRequest = tuple[Vector, Any, ModuleBuffers | None]
-"""x_{i,k−1}, ξ_{i,k}, and the model's buffers: the arguments of `Task.gradient`."""
-
-LocalWork = Generator[GradientRequest, tuple[Tensor, Vector], Update]
-"""A client's local steps: yields requests, receives losses and gradients, returns the update."""
 
 
 def gradient_of(task: Task, request: GradientRequest) -> tuple[Tensor, Vector]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tardygrad.constructors import rule as rule_of
 from tardygrad.core import admission
 from tardygrad.core.algorithm import LocalVectors, work
-from tardygrad.core.batching import Batched, work_together
+from tardygrad.core.batching import work_together
 from tardygrad.core.messages import Job, Message, ModuleBuffers, Update, Vector, as_vector
 from tardygrad.core.method import Method, check_method, without_addresses
 from tardygrad.core.task import Task, ids_of
@@ -212,7 +212,7 @@ def perform(job: Job, task: Task, method: Method) -> Update:
         raise _failed(error, task, job) from error
 
 
-def perform_together(jobs: Sequence[Job], task: Batched, method: Method) -> list[Update]:
+def perform_together(jobs: Sequence[Job], task: Task, method: Method) -> list[Update]:
     """Do several jobs at once; an error names the clients and their jobs."""
     try:
         with settings_restored():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tardygrad.constructors import call_of
-from tardygrad.core.task import HasFrozen, Task
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid
 
 
@@ -45,9 +45,8 @@ def _equal(ours: Any, theirs: Any) -> bool:
 
 def facts(task: Task) -> dict[str, int]:
     """Numbers that agree if two processes have the same task: its sizes, and checksums of what is not in the vector."""
-    frozen = task.frozen() if isinstance(task, HasFrozen) else {}
     sizes = {"clients": task.clients, "parameters": task.parameters}
-    return sizes | {name: _checksum(tensor) for name, tensor in frozen.items()}
+    return sizes | {name: _checksum(tensor) for name, tensor in task.frozen().items()}
 
 
 def check_same(task: Task, expected: dict[str, int]) -> None:

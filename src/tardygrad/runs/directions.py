@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from tardygrad.core.task import KnowsDirections
+from tardygrad.core.task import Task
 
 LOWER_KEY = "run.lower_is_better"  # the key of a spec that names scores of which low values are better
 
@@ -47,9 +47,9 @@ class Directions(NamedTuple):
         return cls(*(tuple(name for name in direction if direction[name] == field) for field in cls._fields))
 
     @classmethod
-    def for_task(cls, task: object, settings: Mapping[str, Any]) -> Self:
+    def for_task(cls, task: Task | None, settings: Mapping[str, Any]) -> Self:
         """What the settings of a run say, or else what its task knows about its scores."""
-        higher = task.higher_is_better() if isinstance(task, KnowsDirections) else {}
+        higher = task.higher_is_better() if task else {}
         low, high = ([name for name in higher if higher[name] is better] for better in (False, True))
         return cls.of(settings, {"lower_is_better": low, "higher_is_better": high})
 

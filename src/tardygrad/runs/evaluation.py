@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tardygrad.core.messages import ModuleBuffers, Vector
-from tardygrad.core.task import EvaluatesClients, Task
+from tardygrad.core.task import Task
 from tardygrad.engines.contract import Evaluator, Pool
 from tardygrad.errors import Invalid, WorkFailed, described_error
 from tardygrad.runs.events import ClientEvaluation
@@ -32,9 +32,6 @@ class ClientEvaluations:
         self.task, self.every = task, every
         if not every:
             return
-        if not isinstance(task, EvaluatesClients):
-            members = "`evaluates_on` and `evaluate_client`"
-            raise Invalid(f"`evaluate_clients` needs a task with {members}, got {type(task).__name__}. Use 0.")
         self.on = task.evaluates_on()
         if self.on == "training" and not pool.opens_data:
             fix = "Give the task client_test=..., which the run's process reads, or use evaluate_clients=0."
@@ -53,7 +50,6 @@ class ClientEvaluations:
         return ClientEvaluation(now, round, self.on, by_client, time.perf_counter() - began)
 
     def _client(self, client: int, model: Model) -> dict[str, float]:
-        assert isinstance(self.task, EvaluatesClients)
         try:
             return checked(self.task.evaluate_client(client, *model), "evaluate_client")
         except Invalid:

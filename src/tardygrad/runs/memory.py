@@ -30,7 +30,7 @@ from torch import Tensor
 from tardygrad.core.hierarchy import ServerLike, serve
 from tardygrad.core.messages import Advanced, as_vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import HasModule, Task
+from tardygrad.core.task import Task
 from tardygrad.core.transforms import Step, Transform
 from tardygrad.engines.processes import usable_cores
 from tardygrad.engines.sim.pool import RESULTS_PER_PROCESS
@@ -99,7 +99,7 @@ class Meter:
         self.memory = Memory(0, 0, 0, {})
         d, dc, clients = task.parameters, method.compensate, task.clients
         x, module_buffers = 4 * d, sum(tensor.nbytes for tensor in task.init_module_buffers() or ())
-        module, copied = task.module_bytes() if isinstance(task, HasModule) else (0, 0)  # copied: per thread
+        module, copied = task.module_bytes()  # copied: per thread
         module_work = 2 * x if module else 0  # the x and gradient that the task keeps
         regions = len(method.regions.members(clients)) if method.regions else 0
         outer = _state(method.outer, d) * (regions or 1)

@@ -18,7 +18,7 @@ from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import Advanced, ModuleBuffers, Parts, Taken, Update, Vector, as_vector
 from tardygrad.core.method import Method
 from tardygrad.core.own_loop import check_local_work
-from tardygrad.core.task import CountsByOpening, HasStateDict, MayLackTest, Task, ids_of, sample_counts, start_vector
+from tardygrad.core.task import Task, ids_of, sample_counts, start_vector
 from tardygrad.engines.contract import Pool, check_work
 from tardygrad.engines.sim.pool import SimPool
 from tardygrad.errors import Diverged, Interrupted, Invalid, RecordError, Starved, WorkFailed, is_of_own_code, shortened
@@ -47,14 +47,13 @@ def check_run(method: Method, task: Task, pool: Pool, settings: Settings) -> Non
     """Raise `Invalid` unless method, task, pool and settings fit together."""
     check_work(pool, method, task)
     check_local_work(task, method)
-    if settings["evaluate_every"] and isinstance(task, MayLackTest) and not task.can_evaluate:
+    if settings["evaluate_every"] and not task.can_evaluate:
         raise Invalid("an evaluation needs a test set, and the task has none. Give it one, or set evaluate_every=0.")
     if settings["until"] is not None and pool.deadline is None and pool.pending() is not None:
         rule = "`until` needs an engine that knows a `deadline` if its runs can be resumed"
         raise Invalid(f"{rule}, got {type(pool).__name__}. Set its attribute `deadline`, or use rounds.")
     ClientEvaluations(task, settings["evaluate_clients"], pool)
-    by_opening = isinstance(task, CountsByOpening) and task.counts_by_opening
-    if method.weight_by == "samples" and by_opening and not pool.opens_data:
+    if method.weight_by == "samples" and task.counts_by_opening and not pool.opens_data:
         fix = "Give the task samples=[...], a number for each client."
         raise Invalid(f'weight_by="samples" cannot count rows: on this engine only workers open the data. {fix}')
 
@@ -326,10 +325,7 @@ class Run:
 
     def _tensors(self) -> dict[str, Tensor]:
         """The model in the record: by name if the task has names, else as the vector and the buffers."""
-        x, buffers = self.server.x, self.server.module_buffers
-        if isinstance(self.task, HasStateDict):
-            return self.task.state_dict(x, buffers)
-        return {"x": x, **(buffers._asdict() if buffers else {})}
+        return self.task.state_dict(self.server.x, self.server.module_buffers)
 
     def _write_summary(self, checks: dict[str, str] | None = None) -> None:
         self.seconds = self._spent()

@@ -125,7 +125,7 @@ class Spec:
     def build(self, task: Task | None = None) -> Built:
         """Construct everything that a run needs, with an existing task if one is given."""
         method = self.build_method()
-        task = _made(self.task, "task", Task) if task is None else task  # type: ignore[type-abstract]
+        task = _made(self.task, "task", Task) if task is None else task
         fleet = _fleet(self.fleet) if self.fleet else None
         fleet = matched(fleet, task) if fleet else None
         if fleet and fleet.clients != task.clients:

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from tardygrad.constructors import checked
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.task import Task
 from tardygrad.errors import check_integer
 
 
 @checked
 @dataclass(frozen=True)
-class Clock:
+class Clock(Task):
     """A task without training: a job makes no local steps and returns δ = 0, so runs only measure times and delays.
 
     Args:
@@ -35,9 +36,6 @@ class Clock:
 
     def init(self, seed: int) -> Vector:
         return torch.zeros(self.parameters)
-
-    def init_module_buffers(self) -> ModuleBuffers | None:
-        return None
 
     def batches(self, job: Job) -> Iterator[None]:
         return iter(())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tardygrad import streams
 from tardygrad.constructors import remember
 from tardygrad.core.messages import ModuleBuffers, Vector
+from tardygrad.core.task import Task
 from tardygrad.errors import Invalid, check_choice, check_integer
 from tardygrad.seeding import keyed, seeded
 from tardygrad.tasks.data.client_data import Collate
@@ -42,10 +43,9 @@ Evaluate = Callable[[nn.Module, Any], Mapping[str, float]]
 """(module, test) to scores by name."""
 
 
-class ModuleTask:
+class ModuleTask(Task):
     """The part of a task that knows the module: x_0, buffers, evaluation. Each thread has a copy of the module."""
 
-    clients: int
     ids: tuple[str, ...] | None
     tokenizer: Any = None  # of a language model, if it is known; `save_pretrained` saves it too
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from tardygrad import streams
 from tardygrad.constructors import constructor
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
+from tardygrad.core.task import Task
 from tardygrad.errors import check_integer, check_number
 from tardygrad.tasks.noise import Noise
 
@@ -23,7 +24,7 @@ class Draw(NamedTuple):
     noise: Vector | None  # ξ_{i,k}; None is zero
 
 
-class Quadratic:
+class Quadratic(Task):
     """F_i(x) = ½ Σ_j h_j (x_j − c_ij)²; see `quadratic`."""
 
     def __init__(self, h: Vector, c: Tensor, noise: Noise | None) -> None:
@@ -39,9 +40,6 @@ class Quadratic:
         away = torch.from_numpy(streams.generator(seed, "init").standard_normal(self.parameters))
         away *= math.sqrt(self.parameters) / torch.linalg.vector_norm(away)
         return (self.optimum + away).float()
-
-    def init_module_buffers(self) -> ModuleBuffers | None:
-        return None
 
     def batches(self, job: Job) -> Iterator[Draw]:
         rng = job.stream("noise") if self.noise else None

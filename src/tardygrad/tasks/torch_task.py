@@ -14,7 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from tardygrad import streams
 from tardygrad.constructors import checked
 from tardygrad.core.messages import Job, ModuleBuffers, Vector
-from tardygrad.core.task import GradientRequest, HasGroups
+from tardygrad.core.task import GradientRequest
 from tardygrad.errors import Invalid, check_integer, type_and_first_line
 from tardygrad.seeding import keyed, other_states, others_seeded, restore
 from tardygrad.tasks.data.client_data import (
@@ -38,6 +38,7 @@ from tardygrad.tasks.views import Views, buffers, groups_of, trainable
 Augment = Callable[[Tensor, np.random.Generator], Tensor]
 """(first input of a training batch, the step's generator) to the augmented input."""
 
+_UNCHECKED = nullcontext()
 ONE_BY_ONE = "Compute them one by one: batch=1."
 SAME_GRADIENT, SAME_IN_BFLOAT16 = 0.01, 0.05  # shares of its length by which a gradient computed with others may differ
 
@@ -51,7 +52,7 @@ class Batch(NamedTuple):
     noise: Vector | None  # added to the gradient
 
 
-class TorchTask(ModuleTask, HasGroups):
+class TorchTask(ModuleTask):
     """A task from your own module, loss and data.
 
     Gradients are bit-identical to those of a plain torch loop. The module itself never changes: each thread works on a
@@ -206,7 +207,8 @@ class TorchTask(ModuleTask, HasGroups):
         views.bind(x, module_buffers, training=True)
         views.clear_gradient()
         values, parts = [], len(batch.data)
-        with self._first_jobs_checked(batch):
+        first = batch.step == 0 and bool(self._frozen)
+        with self._first_jobs_checked() if first else _UNCHECKED:
             for part, data in enumerate(batch.data):
                 key = batch.key if part == 0 else streams.key(batch.key, "accumulate", part)
                 if not isinstance(self.data, Shards):  # those are there
@@ -221,11 +223,10 @@ class TorchTask(ModuleTask, HasGroups):
             views.g += batch.noise.to(self.device)
         return torch.stack(values).sum() if parts > 1 else values[0], views.g
 
-    def _first_jobs_checked(self, batch: Batch) -> AbstractContextManager[None]:
+    def _first_jobs_checked(self) -> AbstractContextManager[None]:
         """Looks at all bits of frozen parameters around the first steps of a thread's jobs 1, 2, 4, 8 …"""
-        jobs = self._local.jobs = getattr(self._local, "jobs", 0) + (batch.step == 0)
-        chosen = self._frozen and batch.step == 0 and jobs & (jobs - 1) == 0
-        return self._frozen_unchanged("a pass") if chosen else nullcontext()
+        jobs = self._local.jobs = getattr(self._local, "jobs", 0) + 1
+        return self._frozen_unchanged("a pass") if jobs & (jobs - 1) == 0 else _UNCHECKED
 
     def _loss(self, views: Views, data: Any, key: int, x: Vector, module_buffers: ModuleBuffers | None) -> Tensor:
         """The loss of one batch; random numbers of the module and the loss come from `key`.
@@ -305,7 +306,7 @@ class TorchTask(ModuleTask, HasGroups):
         """Losses and gradients; the first time, the first one is computed alone too, with all checks."""
         if alone := not hasattr(self._local, "together"):
             own = batches[0]._replace(noise=None, step=0, data=to_device(batches[0].data, self.device, copy=True))
-            expected = self.gradient(xs[0].clone(), own, None)[1].clone()
+            expected = TorchTask.gradient(self, xs[0].clone(), own, None)[1].clone()  # not that of a subclass
             self._check_together(changes=self._views().changed())
             self._local.together = Views(self._template, self.loss), None
         views, left = self._local.together  # what torch.func leaves in attributes, such as those of an LSTM

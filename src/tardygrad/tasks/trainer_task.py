@@ -168,9 +168,3 @@ class TrainerTask(ModuleTask, OwnLoop):
         if self.counts is None:
             raise unknown_counts("a training loop of its own")
         return self.counts[client]
-
-    def batches(self, job: Job) -> Any:
-        raise Invalid("a TrainerTask has no batches: its own loop reads them.")
-
-    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
-        raise Invalid("a TrainerTask has no gradients: its own loop computes them.")

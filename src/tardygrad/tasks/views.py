@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, compress
-from operator import is_
+from operator import attrgetter, is_
 from types import CellType, FunctionType
 from typing import Any
 
@@ -27,6 +28,7 @@ from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, type_and_first_line
 from tardygrad.tasks.module_state import PlainState, arrays, shared
 
+_REQUIRES_GRAD = attrgetter("requires_grad")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 
 
@@ -52,17 +54,18 @@ class Views:
         self.modules = list(self.module.modules())
         self.modes = [module.training for module in self.modules]
         self.names, self.parameters = list(trainable(self.module)), list(trainable(self.module).values())
-        self.owners = [_owner(self.module, name) for name in self.names]
-        self.places = [(*_owner(self.module, name), p) for name, p in trainable(self.module, ties=True).items()]
+        every = trainable(self.module, ties=True)
+        self.places = [(owner._parameters, leaf) for owner, leaf in (_owner(self.module, name) for name in every)]
+        self.placed = list(every.values())
         self.g = torch.zeros(sum(p.numel() for p in self.parameters), device=self.parameters[0].device)
         self.slopes = _as_parameters(self.g, self.parameters)
-        wide = [p.dtype == torch.float32 for p in self.parameters]  # others are copied from x, and to the gradient
-        self.narrow = [i for i, is_wide in enumerate(wide) if not is_wide]
-        for p, slope, is_wide in zip(self.parameters, self.slopes, wide, strict=True):
-            p.grad = slope.view(p.shape) if is_wide else torch.zeros_like(p)  # backward adds to it in place
+        self.is_wide = [p.dtype == torch.float32 for p in self.parameters]
+        self.narrow = [i for i, wide in enumerate(self.is_wide) if not wide]  # are copied from x, and to the gradient
+        self.wide = [*compress(self.parameters, self.is_wide)]
+        for p, slope in zip(self.parameters, self.slopes, strict=True):
+            p.grad = slope.view(p.shape) if p.dtype == slope.dtype else torch.zeros_like(p)  # backward adds to it
         self.gradients: list[Any] = [p.grad for p in self.parameters]
-        self.wide = wide
-        self.wide_gradients = [*compress(self.gradients, wide)], [*compress(self.slopes, wide)]
+        self.wide_gradients = [*compress(self.gradients, self.is_wide)], [*compress(self.slopes, self.is_wide)]
         self.buffer_owners = [[_owner(self.module, name) for name in group] for group in buffers(self.module)]
         self.buffers = self._own_buffers()
         self.forms = _forms(self.buffers)
@@ -72,6 +75,7 @@ class Views:
         self.x: Vector | None = None
         self.pointer = 0
         self.parts: list[Tensor] = []  # of x, in the form of the parameters
+        self.wide_parts: list[Tensor] = []
         self.mirrored: tuple[Any, ...] = ()  # the vectors of buffers that are equal to the module's own, and versions
         self.probed = False
 
@@ -107,9 +111,11 @@ class Views:
                 owner._buffers[leaf] = buffer
 
     def _set_modes(self) -> None:
+        if [module.training for module in self.modules] == self.modes:
+            return
         for module, mode in zip(self.modules, self.modes, strict=True):
-            if module.training != mode:
-                module.training = mode
+            module.training = mode
+        self._collect_gradient()  # an evaluation may have left others
 
     def bind(self, x: Vector, module_buffers: ModuleBuffers | None, *, training: bool) -> None:
         """Make the parameters views of x, give the buffers their values, and set the mode."""
@@ -121,13 +127,9 @@ class Views:
                     f"x must be a flat float32 tensor of length {len(self.g)}, got {x.dtype} {list(x.shape)}."
                 )
             self.parts = _as_parameters(x, self.parameters)
-            for p, part in zip(*self._wide(), strict=True):
+            self.wide_parts = [*compress(self.parts, self.is_wide)]
+            for p, part in zip(self.wide, self.wide_parts, strict=True):
                 p.data = part
-            for p, gradient in zip(self.parameters, self.gradients, strict=True):
-                p.grad = gradient  # which an evaluation may have replaced
-            if not all(map(Tensor.is_set_to, *self.wide_gradients)):
-                for gradient, slope in zip(*self.wide_gradients, strict=True):
-                    gradient.data = slope
             self.x, self.pointer = x, x.data_ptr()  # a reference to x, so that its memory is not reused
         for i in self.narrow:
             self.parameters[i].data.copy_(self.parts[i])
@@ -142,10 +144,6 @@ class Views:
         if self.module.training and not training:
             self.module.eval()  # after x is bound: it may merge adapters
             self.marks = [_mark(p) for p in self.frozen.values()]
-
-    def _wide(self) -> tuple[list[nn.Parameter], list[Tensor]]:
-        """The float32 parameters, and their parts of x."""
-        return [*compress(self.parameters, self.wide)], [*compress(self.parts, self.wide)]
 
     def clear_gradient(self) -> None:
         """Set the gradient to zero."""
@@ -170,13 +168,13 @@ class Views:
             nodes += (following for following, _ in node.next_functions)
             if (leaf := getattr(node, "variable", None)) is not None:
                 reached[id(leaf)] = leaf
-        missing = [(owner, leaf, p) for p, (owner, leaf) in zip(self.parameters, self.owners, strict=True)]
-        missing = [(owner, leaf, p) for owner, leaf, p in missing if reached.pop(id(p), None) is None]
+        named = zip(self.names, self.parameters, strict=True)
+        missing = [(name, p) for name, p in named if reached.pop(id(p), None) is None]
         others = [leaf for leaf in reached.values() if isinstance(leaf, nn.Parameter)]
-        for owner, leaf, p in missing:
+        for name, p in missing:
             if any(p.shape == other.shape for other in others):
                 rule = "the loss must use the module that the task trains, a copy of the one it was given"
-                got = f"`{leaf}` of another {type(owner).__name__}"
+                got = f"`{name}` of another {type(self.module).__name__}"
                 raise Invalid(f"{rule}, got {got}. Let functions take the module as an argument, or be its methods.")
         if others:
             rule = "the loss must depend on no parameter that is not the module's, since nothing would train it"
@@ -185,34 +183,18 @@ class Views:
 
     def collect(self, module_buffers: ModuleBuffers | None) -> None:
         """Take over into x, the gradient and the buffers what a step has left in other memory."""
-        for owner, leaf, p in self.places:
-            if owner._parameters.get(leaf) is not p or not p.requires_grad:
-                rule = f"a pass must not replace or freeze parameters, got `{leaf}` of {type(owner).__name__}"
-                raise Invalid(f"{rule}. Change its values in place, or freeze it before the task gets the module.")
-        wide = self._wide()
-        if not all(map(Tensor.is_set_to, *wide)):
-            self._take_over(
-                [i for i, p in enumerate(self.parameters) if self.wide[i] and not p.is_set_to(self.parts[i])]
-            )
+        found = [table.get(leaf) for table, leaf in self.places]
+        if not all(map(is_, found, self.placed)) or not all(map(_REQUIRES_GRAD, self.placed)):
+            rule = f"a pass must not replace or freeze parameters of {type(self.module).__name__}"
+            raise Invalid(f"{rule}. Change their values in place, or freeze them before the task gets the module.")
+        if not all(map(Tensor.is_set_to, self.wide, self.wide_parts)):
+            self._take_over()
         for i in self.narrow:
             now, then = self.parameters[i].detach().contiguous(), self.parts[i].to(torch.bfloat16)
             if not torch.equal(now.view(torch.int16), then.view(torch.int16)):
-                raise Invalid(f"a pass must not change bfloat16 parameters, got `{self.owners[i][1]}`. Use float32.")
-        gradients = [p.grad for p in self.parameters]
-        if (
-            self.narrow
-            or not all(map(is_, gradients, self.gradients))
-            or not all(map(Tensor.is_set_to, *self.wide_gradients))
-        ):
-            for i, found in enumerate(gradients):
-                own, slope = self.gradients[i], self.slopes[i]
-                if found is None:
-                    slope.zero_()
-                elif not found.is_set_to(slope):
-                    slope.copy_(found.to_dense())
-                if self.wide[i] and not own.is_set_to(slope):
-                    own.data = slope
-                self.parameters[i].grad = own
+                raise Invalid(f"a pass must not change bfloat16 parameters, got `{self.names[i]}`. Use float32.")
+            self.slopes[i].copy_(self.gradients[i])
+        self._collect_gradient()
         if module_buffers is not None:
             self._check_buffers(tensors := self._own_buffers())
             for own, flat in zip(tensors, module_buffers, strict=True):
@@ -221,6 +203,20 @@ class Views:
                         torch.cat([buffer.ravel() for buffer in own], out=flat)
             self.mirrored = _versions(module_buffers)
 
+    def _collect_gradient(self) -> None:
+        """Copy gradients that are in other memory, and put the own ones in their places."""
+        found = [p.grad for p in self.parameters]
+        if all(map(is_, found, self.gradients)) and all(map(Tensor.is_set_to, *self.wide_gradients)):
+            return
+        for p, gradient, own, slope in zip(self.parameters, found, self.gradients, self.slopes, strict=True):
+            if gradient is None:
+                slope.zero_()
+            elif not gradient.is_set_to(slope):
+                slope.copy_(gradient.to_dense())
+            if own.dtype == slope.dtype:
+                own.data = slope
+            p.grad = own
+
     def _check_buffers(self, now: list[list[Tensor]]) -> None:
         """Raise `Invalid` for buffers of another form, and for replaced ones that had another name too."""
         replaced = [old for new, old in zip(chain(*now), chain(*self.buffers), strict=True) if new is not old]
@@ -228,31 +224,28 @@ class Views:
         if any(id(old) in held for old in replaced) or _forms(now) != self.forms:
             raise Invalid("a pass must not remove, resize or untie persistent buffers. Change them in place.")
 
-    def _take_over(self, moved: list[int]) -> None:
+    def _take_over(self) -> None:
         """Copy parameters that got memory of their own to x, and make them views of it again."""
-        names = self.names
-        others = list(arrays(self.module))
-        for i in moved:
-            p, part = self.parameters[i], self.parts[i]
+        named = zip(compress(self.names, self.is_wide), self.wide, self.wide_parts, strict=True)
+        moved, others = [each for each in named if not each[1].is_set_to(each[2])], list(arrays(self.module))
+        for name, p, part in moved:
             if (p.shape, p.dtype, p.is_contiguous()) != (part.shape, part.dtype, True):
-                got = f"`{names[i]}` as {p.dtype} {list(p.shape)} with the strides {p.stride()}"
+                got = f"`{name}` as {p.dtype} {list(p.shape)} with the strides {p.stride()}"
                 raise Invalid(f"a pass must leave parameters in their form, {part.dtype} and contiguous, got {got}.")
-            rest: list[tuple[str, Any]] = [(names[j], other) for j, other in enumerate(self.parameters) if j != i]
-            rest += [(names[j], other) for j, other in enumerate(self.parts) if j != i]
-            if both := shared({names[i]: p}, rest + others) or shared({names[i]: part}, others):
-                rule = "a pass must not give a parameter memory that something else shares"
+            if both := shared({name: p, "x": part}, others):
+                rule = f"a pass gave `{name}` other memory, which must share none with others"
                 got = f"`{both[0]}` and `{both[1]}`"
                 raise Invalid(f"{rule}, got {got}. Change it in place: weight.data.copy_(values).")
-        for i, values in [(i, self.parameters[i].detach().clone()) for i in moved]:
-            self.parts[i].copy_(values)
-        for i in moved:
-            self.parameters[i].data = self.parts[i]
+        for part, values in [(part, p.detach().clone()) for _, p, part in moved]:
+            part.copy_(values)
+        for _, p, part in moved:
+            p.data = part
 
 
 def _as_parameters(flat: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     """The parts of a vector in the shapes of the parameters."""
-    parts = torch.split(flat, [p.numel() for p in parameters])
-    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+    shapes = [p.shape for p in parameters]
+    return [part.view(shape) for part, shape in zip(torch.split(flat, [*map(math.prod, shapes)]), shapes, strict=True)]
 
 
 def _versions(module_buffers: ModuleBuffers) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tardygrad.core.task import Placed, Task, ids_of
+from tardygrad.core.task import Task, ids_of
 from tardygrad.errors import Invalid
 
 RESOURCE_SHARE = 0.001
@@ -29,9 +29,7 @@ class Places:
     def __init__(self, task: Task, place: Mapping[int | str, str] | None) -> None:
         self._clients = task.clients
         self._of: dict[int, str] = {}
-        given: dict[int, Any] = {}
-        if isinstance(task, Placed):
-            given = {client: task.where(client) for client in range(task.clients)}
+        given: dict[int, Any] = {client: task.where(client) for client in range(task.clients)}
         numbers = _numbers(place or {}, task)
         if len(set(numbers)) < len(numbers):
             raise Invalid(f"the keys of `place` must be different clients, got {', '.join(map(repr, place or {}))}.")

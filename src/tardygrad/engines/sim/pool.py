@@ -6,10 +6,8 @@ import math
 from collections import Counter, defaultdict
 from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
-from typing import cast
 
 from tardygrad.constructors import constructor
-from tardygrad.core.batching import Batched
 from tardygrad.core.hierarchy import serve
 from tardygrad.core.messages import NOTHING, Asleep, Job, Lost, Message, Update
 from tardygrad.core.method import Method, check_method
@@ -285,9 +283,7 @@ class Batcher:
     """Computes the job that is due together with those due next."""
 
     def __init__(self, task: Task, method: Method, batch: int) -> None:
-        if not hasattr(task, "gradients"):
-            raise Invalid(f"`batch` above 1 needs a task with `gradients`, got {type(task).__name__}. Use batch=1.")
-        self.task, self.method, self.batch = cast(Batched, task), method, batch
+        self.task, self.method, self.batch = task, method, batch
         self.task.gradients([])  # raises `Invalid` if the task cannot
         self.clear()
 

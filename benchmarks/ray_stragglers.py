@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -117,11 +118,12 @@ def warm(pool: tg.RayPool) -> None:
 def cluster() -> Iterator[None]:
     """One Ray for all pools."""
     ray = ray_module()
-    start(ray, cpus=CLIENTS, gpus=False, store=2 * MIN_OBJECT_STORE)
+    folder = start(ray, cpus=CLIENTS, gpus=False, store=2 * MIN_OBJECT_STORE)
     try:
         yield
     finally:
         ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def compare(

@@ -31,6 +31,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -278,11 +279,12 @@ def room(parameters: int) -> int:
 def started(parameters: int) -> Iterator[None]:
     """Ray on this machine, for all pools of a size."""
     ray = ray_module()
-    start(ray, cpus=WORKERS, gpus=False, store=room(parameters))
+    folder = start(ray, cpus=WORKERS, gpus=False, store=room(parameters))
     try:
         yield
     finally:
         ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def ways(parameters: int, wires: Iterable[Wire]) -> Iterator[dict[str, Any]]:

@@ -37,7 +37,7 @@ def test_a_spec_gives_the_model_that_the_first_version_came_to(name: str, tmp_pa
 
 def test_the_arrivals_of_a_run_on_ray_give_the_model_that_the_first_version_came_to() -> None:
     first = RECORDED / "first-version/ray"
-    loaded = spec.load(first / "spec.json", ["engine={kind='sim'}"])  # whose keys have other names now
+    loaded = spec.load(first / "spec.json", ["engine={kind='threads'}"])  # Ray's keys have other names now
     built = loaded.build()
     script = [tuple(line) for line in json.loads((first / "script.json").read_text())]
     pool = tg.ScriptedPool(script, built.task, built.method, wire="int8")

@@ -316,7 +316,7 @@ def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.M
             pool.next()
 
 
-class Unpacked:
+class Unpacked(tg.Task):
     """A task that cannot be taken out of its luggage."""
 
     clients, parameters = 1, 4

@@ -93,10 +93,6 @@ def passes(name: str, change: Callable[[Any], Any]) -> None:
     PARTS[f"{name}, late"] = late
 
 
-def sets(value: Callable[[Any], Any], name: str = "held") -> Callable[[Any], None]:
-    return lambda m: setattr(m, name, value(m))
-
-
 # -- parameters that get other memory, and those that are changed in place
 def renormed(w: Tensor) -> Tensor:
     return torch.renorm(w, 2, 0, 0.3)
@@ -111,18 +107,14 @@ def in_place(m: Any, change: Callable[[Any], Any]) -> None:
         change(m)
 
 
-def swap(m: Any) -> None:
-    m.square.weight.data, m.second.weight.data = m.square.weight.data, m.second.weight.data
-    a = m.square.weight.data
-    m.square.weight.data = a.t()
+def transpose(m: Any) -> None:
+    m.square.weight.data = m.square.weight.data.t()
 
 
 passes("weight.data = renorm", lambda m: assign(m, renormed))
 passes("weight.data = clone", lambda m: assign(m, Tensor.clone))
 passes("weight.data = decayed", lambda m: assign(m, lambda w: w * 0.9))
-passes("weight.data = transposed", swap)
-passes("weight.data = another's", lambda m: setattr(m.square.bias, "data", m.norm_of))
-PARTS.pop("weight.data = another's"), PARTS.pop("weight.data = another's, late")
+passes("weight.data = transposed", transpose)
 passes("weight.set_", lambda m: in_place(m, lambda m: m.first.weight.set_(m.first.weight.detach() * 0.95)))
 passes("to(float64).to(float32)", lambda m: m.first.to(torch.float64).to(torch.float32))
 passes("_apply(clone)", lambda m: m.first._apply(torch.clone))
@@ -339,7 +331,6 @@ add("a hook on the input", lambda m: m.first.register_forward_pre_hook(lambda mo
 add("a hook over the module", lambda m: m.first.register_forward_hook(lambda module, args, y: y + m.square.bias.sum()))
 add("a hook over memory", lambda m: _hook_over(m, m.square.bias.data))
 add("a hook on gradients", lambda m: m.first.register_full_backward_hook(lambda module, gi, go: (gi[0] * 0.5,)))
-add("a method as a hook", lambda m: m.first.register_forward_hook(m.square.extra_repr and scale))
 passes("a hook left by a pass", lambda m: m.first.register_forward_hook(scale))
 
 

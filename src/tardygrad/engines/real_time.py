@@ -64,6 +64,8 @@ class Deadlines:
 
     def took(self, client: int, seconds: float) -> None:
         """Record how long a client's job took."""
+        if self.patience == math.inf:
+            return
         self._own.setdefault(client, deque(maxlen=OWN)).append(seconds)
         self._all.append(seconds)
         self._limits.pop(client, None)

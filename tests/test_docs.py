@@ -124,12 +124,10 @@ def test_a_page_shows_what_its_examples_print() -> None:
 def test_the_docs_show_what_the_demo_prints() -> None:
     (table,) = [block.text for block in blocks(ROOT / "docs/first-run.md") if block.text.startswith("method ")]
     _, *lines, note, result = table.splitlines()
-    assert [line.split()[0] for line in lines] == list(demo.METHODS)
+    rows = [line.split() for line in lines[: len(demo.METHODS)]]
+    assert [row[0] for row in rows] == list(demo.METHODS)
     assert note == demo.NOTE
-    times = [float(line.split()[2].replace(",", "")) for line in lines]
-    assert result == demo.sentence(
-        [{"method": label, "time_to_goal": time} for label, time in zip(demo.METHODS, times, strict=True)]
-    )
+    assert result == demo.sentence(float(rows[1][3]), float(rows[0][3]))
 
 
 def test_the_tutorial_reads_a_csv_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

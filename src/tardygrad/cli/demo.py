@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from tardygrad.cli import commands
-from tardygrad.cli.compare import run_all
-from tardygrad.cli.demo_screen import show_results
+from tardygrad.cli.compare import facts
 from tardygrad.cli.output import show, show_json, waiting
-from tardygrad.cli.parallel_runs import ParallelRuns
+from tardygrad.cli.parallel_runs import ParallelRuns, run_all
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import Row, new_run_dir, replace, require_new
-from tardygrad.runs.summary import Summary
+from tardygrad.runs.record import new_run_dir, replace, require_new
 from tardygrad.spec import spec
 
 METHODS = {
@@ -36,34 +33,31 @@ NOTE = (
 
 
 def demo(options: commands.Demo) -> None:
-    """Run the five methods side by side, then print and write the comparison."""
-    from tardygrad.cli.demo_figure import loss_curves
+    """Run the five methods side by side, print their comparison, and write a figure and a report."""
     from tardygrad.report.build import build
-    from tardygrad.results.theme import write
+    from tardygrad.results.theme import rendered
 
     folder = require_new(Path(options.out)) if options.out else new_run_dir("demo")
     length = [f"run.rounds={options.rounds}", f"run.evaluate_every={EVERY}"]
     specs = {label: spec.load("digits", [*changes, *length]) for label, changes in METHODS.items()}
-    parallel_runs = ParallelRuns(specs, folder, options.jobs)
-    for label in METHODS:
-        require_new(parallel_runs.path(label))
+    runs = ParallelRuns(specs, folder, options.jobs)
     picture, page = folder / "test-loss.png", folder / "report.html"
     for file in (picture, page):
         if file.exists():
             raise Invalid(f"the demo would overwrite {str(file)!r}. Choose another directory for --out.")
-    metrics, summaries = run_all(parallel_runs, options.rounds, TITLE)
-    sync = summaries["sync-Clip²"].time
-    rows = [_row(label, metrics[label], summaries[label], sync) for label in METHODS]
-    write(loss_curves(metrics), picture)
+    run_all(runs, options.rounds, TITLE)
     with waiting("writing the report"):
-        paths = [str(parallel_runs.path(label)) for label in METHODS]
-        replace(page, build(paths, title="Demo", baseline="sync-Clip²", target=GOAL).html().encode())
-    result = sentence(rows)
+        found = build(runs.paths, title="Demo", baseline="sync-Clip²", target=GOAL)
+        replace(page, found.html().encode())
+        figure = next(each for each in found.paper_figures() if each.name == "test-loss-two-columns")
+        replace(picture, rendered(figure.spec, ".png", scale=3.0))
+    assert found.compared is not None
+    times = {name: time and time.mean for name, time in found.compared.times.items()}
+    result = sentence(times["Clip²"], times["sync-Clip²"])
     if options.json:
-        facts = {"out": str(folder), "figure": str(picture), "report": str(page), "result": result}
-        show_json(facts | {"methods": rows})
+        show_json(facts(found, folder) | {"result": result, "figure": str(picture), "report": str(page)})
     else:
-        show_results(rows, GOAL)
+        show(str(found.compared))
         show(NOTE)
         show(typer.style(result, bold=True))
         show(f"figure  {picture}\nreport  {page}")
@@ -71,25 +65,12 @@ def demo(options: commands.Demo) -> None:
         typer.launch(str(page))
 
 
-def _row(label: str, metrics: list[Row], summary: Summary, sync: float) -> dict[str, Any]:
-    reached = [row["time"] for row in metrics if row.get("test_accuracy", 0.0) >= GOAL]
-    return {
-        "method": label,
-        "accuracy": summary.accuracy,
-        "time_to_goal": reached[0] if reached else None,
-        "loss": summary.loss,
-        "time": summary.time,
-        "speed_up": sync / summary.time,
-        "delay_mean": summary.delay_mean,
-        "delay_max": summary.delay_max,
-        "seconds": summary.seconds,
-    }
+def sentence(ours: float | None, sync: float | None) -> str:
+    """The result in one sentence: the same method with the same settings, asynchronous and synchronous.
 
-
-def sentence(rows: list[dict[str, Any]]) -> str:
-    """The result in one sentence: the same method with the same settings, asynchronous and synchronous."""
-    times = {row["method"]: row["time_to_goal"] for row in rows}
-    ours, sync = times["Clip²"], times["sync-Clip²"]
+    Args:
+        ours, sync: seconds to the goal; None: not reached.
+    """
     if ours is None:
         return f"Asynchronous Clip² did not reach {GOAL:.0%} in so few rounds."
     reached = f"Asynchronous training (Clip²) reached {GOAL:.0%}"

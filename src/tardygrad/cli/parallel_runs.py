@@ -1,4 +1,4 @@
-"""Several runs at once, each in its own process, with the same bits as one after the other.
+"""Several runs at once, each in its own process, with the same bits as one after the other; and their live table.
 
 Each process has as many threads of torch as its run's spec says.
 """
@@ -6,21 +6,33 @@ Each process has as many threads of torch as its run's spec says.
 from __future__ import annotations
 
 import re
+import sys
 from collections import deque
-from collections.abc import Generator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+
+from tardygrad.cli.output import cell, say
 from tardygrad.engines.processes import Child, Children, Ended, process_count
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Starved, TardygradError, WorkFailed
 from tardygrad.runs import run as runs
 from tardygrad.runs.checks import quoted
-from tardygrad.runs.record import Row
+from tardygrad.runs.progress import rate
+from tardygrad.runs.record import Row, require_new
 from tardygrad.runs.settings import Settings
+from tardygrad.runs.signals import Signals
 from tardygrad.runs.summary import Summary
 from tardygrad.spec.spec import Spec
+
+WIDE = 80  # columns of a terminal that has room for everything
 
 
 class ParallelRuns:
@@ -30,11 +42,16 @@ class ParallelRuns:
         specs: the spec of each run, by its label.
         folder: the directory that contains those of the runs; see `path`.
         jobs: processes at once; 0 is one for every core this process may use.
+
+    Raises:
+        Invalid: one of the directories holds a run.
     """
 
     def __init__(self, specs: Mapping[str, Spec], folder: Path, jobs: int = 0) -> None:
         self.specs, self.folder = specs, folder
         self.jobs = process_count("jobs", jobs)
+        for label in specs:
+            require_new(self.path(label))
         self._waiting = deque(specs)
         self._labels: dict[Child, str] = {}  # of the runs under way
         self._stop = False
@@ -42,6 +59,11 @@ class ParallelRuns:
     def path(self, label: str) -> Path:
         """The directory of a run."""
         return self.folder / re.sub(r"[^\w.=-]+", "-", label.lower().replace("²", "2"))
+
+    @property
+    def paths(self) -> list[str]:
+        """The directories of all runs."""
+        return [str(self.path(label)) for label in self.specs]
 
     def stop(self) -> None:
         """End every run after its current round, with a checkpoint; start no others."""
@@ -91,3 +113,75 @@ def _run_in_child(pipe: Connection, spec: Spec, out: Path) -> None:
     except (TardygradError, OSError) as error:
         error.__cause__ = None  # which may not be picklable
         pipe.send(error)
+
+
+def run_all(runs: ParallelRuns, rounds: int, title: str) -> None:
+    """Run all, and show a live table on a terminal, elsewhere a line for each run that has ended."""
+    say(title)
+    table, stopped = RunsTable(runs.specs, rounds, console=Console(stderr=True)), list[str]()
+    live = sys.stderr.isatty()
+    with Signals(runs.stop) as signals, table if live else nullcontext():
+        for label, message in runs.go():
+            if live:
+                table.add(label, message)
+            elif isinstance(message, Summary):
+                say(f"{label}: {_described(message)}")
+            if isinstance(message, Summary) and message.status == "stopped":
+                path = quoted(runs.path(label))
+                stopped.append(f"{label} stopped at round {message.rounds}; continue with: tardygrad resume {path}")
+    if signals.received is not None:
+        for line in stopped:
+            say(line)
+        raise typer.Exit(128 + signals.received)
+
+
+def _described(summary: Summary) -> str:
+    text = f"{summary.status} after {summary.rounds} rounds in {summary.seconds:.0f} s"
+    accuracy = summary.accuracy is not None or summary.loss is None
+    score = f"accuracy {cell(summary.accuracy, '.1%')}" if accuracy else f"loss {summary.loss:.4g}"
+    return f"{text}, test {score}, {summary.time:,.0f} simulated seconds"
+
+
+class RunsTable(Progress):
+    """A live table with a line for each run: its progress, accuracy, simulated time, rate and time left."""
+
+    def __init__(self, labels: Iterable[str], rounds: int, *, console: Console) -> None:
+        def column(head: str, justify: Any = "right") -> Column:
+            return Column(head, justify=justify, no_wrap=True)
+
+        def fields(head: str, text: str, style: str = "", justify: Any = "right") -> TextColumn:
+            return TextColumn(text, markup=False, style=style, justify=justify, table_column=column(head, justify))
+
+        details = (fields("simulated s", "{task.fields[time]}", "magenta"), fields("rate", "{task.fields[rate]}"))
+        bar: dict[str, Any] = {"complete_style": "magenta", "finished_style": "green", "pulse_style": "bar.back"}
+        super().__init__(
+            fields("method", "{task.description}", "bold", "left"),
+            BarColumn(18, **bar, table_column=column("progress")),
+            fields("round", "{task.completed:.0f}/{task.total:.0f}"),
+            fields("accuracy", "{task.fields[accuracy]}", "cyan"),
+            *(details if console.width >= WIDE else ()),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True, table_column=column("time left")),
+            console=console,
+            transient=True,
+        )
+        begin: dict[str, Any] = {"total": rounds, "start": False, "accuracy": "", "time": "", "rate": ""}
+        self.rows = {label: self.add_task(label, **begin) for label in labels}
+
+    def add(self, label: str, message: Row | Summary) -> None:
+        """Show a row of a run, or that it has ended."""
+        number = self.rows[label]
+        if isinstance(message, Summary):
+            self.update(number, rate="")
+            return
+        task = self.tasks[number]
+        if not task.started:
+            self.start_task(number)
+        changed: dict[str, Any] = {"time": f"{message['time']:,.0f}", "rate": rate(task.speed or 0.0)}
+        if message.get("test_accuracy") is not None:
+            changed["accuracy"] = f"{message['test_accuracy']:.1%}"
+        self.update(number, completed=message["round"], **changed)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        table = super().make_tasks_table(tasks)
+        table.show_header, table.header_style, table.padding = True, "dim", (0, 2, 0, 0)
+        return table

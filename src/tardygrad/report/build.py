@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from tardygrad.report.paper_figures import PaperFigure, paper_figures, sweep_fig
 from tardygrad.report.sections import run_sections
 from tardygrad.report.sweeps import sweep_sections
 from tardygrad.results.blocks import Section
+from tardygrad.results.comparison import Comparison
 from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import read as read_sweep
@@ -37,6 +37,7 @@ class Report(NamedTuple):
     runs: list[RunView]
     tables: list[str]  # LaTeX
     paper_figures: Callable[[], Iterator[PaperFigure]]
+    compared: Comparison | None  # the runs; None: there are none
 
     def html(self, live: Live | None = None) -> str:
         """The report as a page."""
@@ -60,14 +61,14 @@ def build(
         if value is not None and not runs:
             raise Invalid(f"{option} applies to runs, got {value!r} and only sweeps. Leave it out.")
     results, sections, tables = list[str](), list[Section](), list[str]()
-    drawings = list[Callable[[], Iterator[PaperFigure]]]()
+    draws, compared = list[Callable[[], Iterator[PaperFigure]]](), None
     if runs:
         groups = grouped(runs)
         compared = compare(groups, baseline=baseline, target=target)
         results.append(headline(groups, compared))
         sections += run_sections(groups, compared)
         tables.append(compared.to_latex())
-        drawings.append(partial(paper_figures, groups))
+        draws.append(partial(paper_figures, groups))
     comparisons = [path for path in sweep_dirs if is_comparison(path)]
     alone = len(sweep_dirs) == 1 and not runs and not title  # the title has its name
     for number, path in enumerate(comparisons, 1):
@@ -75,7 +76,7 @@ def build(
         results.append(f"Comparison {name}: {stored_headline(stored)}" if name else stored_headline(stored))
         sections.append(stored_section(stored, name, number))
         tables.append(stored.to_latex(label=f"tab:compared-{number}"))
-        drawings.append(partial(stored_figures, stored, number))
+        draws.append(partial(stored_figures, stored, number))
     sweeps = [path for path in sweep_dirs if path not in comparisons]
     for number, path in enumerate(sweeps, 1):
         sweep, name = read_sweep(path), "" if alone else printable(path.resolve().name)
@@ -83,9 +84,9 @@ def build(
         results.append(f"Sweep {name}: {sweep_headline(sweep)}" if name else sweep_headline(sweep))
         sections += own
         tables.append(sweep_table(sweep).latex(None, f"tab:sweep-{number}"))
-        drawings.append(partial(sweep_figures, own))
-    heading = printable(title, 200) if title else _title(runs, {"comparison": comparisons, "sweep": sweeps})
-    return Report(heading, results, sections, runs, tables, lambda: chain.from_iterable(draw() for draw in drawings))
+        draws.append(partial(sweep_figures, own))
+    title = printable(title, 200) if title else _title(runs, {"comparison": comparisons, "sweep": sweeps})
+    return Report(title, results, sections, runs, tables, lambda: (each for draw in draws for each in draw()), compared)
 
 
 def _title(runs: list[RunView], others: Mapping[str, list[Path]]) -> str:

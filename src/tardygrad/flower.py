@@ -10,16 +10,17 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast
 
 from tardygrad.constructors import Table, checked
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, check_task
 from tardygrad.engines.flower import connection
-from tardygrad.engines.flower.client import ClientWork, MakeTask, node_content
+from tardygrad.engines.flower.client import ClientWork, Make, node_content
 from tardygrad.engines.flower.nodes import count_nodes
 from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
 from tardygrad.engines.flower.pool import open_pools
@@ -43,37 +44,24 @@ from tardygrad.tasks.trainer_task import SquaredMoves
 ENGINE = {"kind": "flower"}
 """The table [engine] of a spec for these apps; it replaces that of any other kind of engine."""
 
-Make = Callable[[Any], tuple[Method, Task]]
-"""Takes Flower's `Context` of the server; returns a method and a task."""
-
 
 @checked
-def client_app(
-    make_task: MakeTask | None = None, *, mods: Sequence[Any] = (), trust: Sequence[str] = (), files: bool = False
-) -> Any:
+def client_app(source: str | Path | Table | Make, *, mods: Sequence[Any] = (), trust: bool = False) -> Any:
     """A Flower ClientApp that does the jobs of a `server_app`.
 
+    A node makes method and task from its own source, and refuses the jobs of a server whose settings differ.
+
     Args:
-        make_task: makes the task on a node, from Flower's `Context` there. A process calls it once for each node; in a
-            deployment Flower starts a process for each job. None makes the server's task again, from its constructor's
-            name and arguments.
+        source: as in `server_app`. A process calls a function once for each node; in a deployment Flower starts a
+            process for each job.
         mods: Flower's mods, applied to each job.
-        trust: packages with functions of your own that make the task or the method, such as ["my_package"]. The server
-            names the function, and nodes call only those of tardygrad and of these packages.
-        files: whether the server may name files, folders and models that the task of tardygrad opens on the node.
+        trust: as in `server_app`.
     """
-    if make_task is not None and not callable(make_task):
-        raise Invalid(f"`make_task` must be a function of Flower's context, got {make_task!r}.")
     for mod in mods:
         if not callable(mod):
             raise Invalid(f"`mods` must be a list of functions, got {mod!r}.")
-    for package in trust:
-        if not isinstance(package, str):
-            raise Invalid(f"`trust` must be a list of packages' names, got {package!r}.")
-        if package == "tardygrad" or not package.isidentifier():
-            rule = "`trust` must have names of top-level packages of your own"
-            raise Invalid(f"{rule}, got {package!r}. Leave out tardygrad and what follows a dot.")
-    work = ClientWork(make_task, tuple(trust), files)
+    found = _Source("client_app", source, trust, {"run.rounds": 1})  # the server's may come from its settings
+    work = ClientWork(found.on_node, own_data=callable(source))
     return connection.client_app({JobMessages.kind: work.train, JobMessages.handshake: work.query}, list(mods))
 
 
@@ -90,70 +78,87 @@ def server_app(source: str | Path | Table | Make, *, trust: bool = False, **sett
         trust: whether to import code that a record names, if the spec is in a record's folder.
         settings: of the run, in place of the table [run]; see `Settings`.
     """
-    if not callable(source) and not isinstance(source, str | Path | dict):
-        raise Invalid(f"`server_app` needs a spec or a function that returns method and task, got {source!r}.")
-    serving = _ServerMain(source, trust, cast(Row, settings))
+    given = cast(Row, settings)
+    out = given.pop("out", None)
+    found = _Source("server_app", source, trust, {f"run.{key}": x for key, x in given.items() if x is not None})
     app = connection.flwr().ServerApp()
-    app.main()(serving.main)
+    app.main()(partial(_serve, found, out))
     return app
 
 
-class _ServerMain:
+def _serve(source: _Source, default: str | Path | None, grid: Any, context: Any) -> None:
     """The main function of a ServerApp."""
-
-    def __init__(self, source: Any, trust: bool, settings: Row) -> None:
-        self._source, self._trust, self._out = source, trust, settings.pop("out", None)
-        self._settings = {f"run.{key}": value for key, value in settings.items() if value is not None}
-
-    def main(self, grid: Any, context: Any) -> None:
-        config = dict(context.run_config)
-        out, resume = config.get("out") or self._out, config.get("resume", False)
-        if not isinstance(resume, bool):
-            raise Invalid(f"`resume` in the run config must be true or false, got {resume!r}.")
-        own = {key: value for key, value in config.items() if key.partition(".")[0] in TABLES and "." in key}
-        spec, name = None, "flower"
-        if callable(self._source):
-            built = self._built(self._source(context), own)
+    config = context.run_config
+    out, resume = config.get("out") or default, config.get("resume", False)
+    if not isinstance(resume, bool):
+        raise Invalid(f"`resume` in the run config must be true or false, got {resume!r}.")
+    built, spec, name = source.on_server(context)
+    with torch_threads(built.run.threads), built.pool(grid) as pool:
+        if resume:
+            run = _resumed(out, built, spec, pool)
         else:
-            loaded = self._loaded(own)
-            built, spec, name = loaded.build(), loaded.resolved(), loaded.name
-        with torch_threads(built.run.threads), built.pool(grid) as pool:
-            if resume:
-                run = _resumed(out, built, spec, pool)
-            else:
-                given: Any = built.run.settings() | {"out": out or new_run_dir(name)}
-                run = runs.begin(built.method, built.task, pool, spec=spec, **given)
-            _go(run, built.run.track)
+            given: Any = built.run.settings() | {"out": out or new_run_dir(name)}
+            run = runs.begin(built.method, built.task, pool, spec=spec, **given)
+        _go(run, built.run.track)
 
-    def _loaded(self, config: Row) -> specs.Spec:
-        source, given = self._source, isinstance(self._source, dict)
-        name, tables, recorded = ("flower", source, False) if given else read_source(source)
-        if recorded and not self._trust:
-            check_trust(tables, str(source), "write server_app(..., trust=True)")
-        return specs.parse(self._overridden(tables, config), name, trust=True)
 
-    def _built(self, returned: Any, config: Row) -> specs.Built:
-        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Method)):
-            parts = returned if isinstance(returned, tuple) else (returned,)
-            got = ", ".join(type(part).__name__ for part in parts)
-            raise Invalid(f"the function of a server_app must return a method and a task, got {got}.")
-        tables = self._overridden({"run": {}}, config)
+class _Source:
+    """What an app makes method and task from.
+
+    Args:
+        app: the function of this module that got it, for error messages.
+        settings: keys of a spec, which override it.
+    """
+
+    def __init__(self, app: str, source: Any, trust: bool, settings: Row) -> None:
+        if not callable(source) and not isinstance(source, str | Path | dict):
+            raise Invalid(f"`{app}` needs a spec or a function that returns method and task, got {source!r}.")
+        self._app, self._source, self._trust, self._settings = app, source, trust, settings
+
+    def on_node(self, context: Any) -> tuple[Method, Task]:
+        """Method and task of a node."""
+        built = self._returned(context) if callable(self._source) else self.spec(context).build()[:2]
+        check_task(built[1])
+        return built
+
+    def on_server(self, context: Any) -> tuple[specs.Built, Row | None, str]:
+        """What a run needs, its spec if there is one, and its name."""
+        if not callable(self._source):
+            spec = self.spec(context)
+            return spec.build(), spec.resolved(), spec.name
+        tables = self._overridden({"run": {}}, context)
         for table in tables.keys() - {"engine", "run"}:
             rule = "the run config can override task and method only of a spec"
             raise Invalid(f"{rule}, and server_app was given a function, got `{table}.…`.")
-        return specs.with_tables(*returned, tables)
+        return specs.with_tables(*self._returned(context), tables), None, "flower"
 
-    def _overridden(self, tables: Table, config: Row) -> Table:
+    def spec(self, context: Any) -> specs.Spec:
+        """The spec, with what the run config overrides."""
+        source, given = self._source, isinstance(self._source, dict)
+        name, tables, recorded = ("flower", source, False) if given else read_source(source)
+        if recorded and not self._trust:
+            check_trust(tables, str(source), f"write {self._app}(..., trust=True)")
+        return specs.parse(self._overridden(tables, context), name, trust=True)
+
+    def _returned(self, context: Any) -> tuple[Method, Task]:
+        returned = self._source(context)
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Method)):
+            parts = returned if isinstance(returned, tuple) else (returned,)
+            got = ", ".join(type(part).__name__ for part in parts)
+            raise Invalid(f"the function of a {self._app} must return a method and a task, got {got}.")
+        return returned
+
+    def _overridden(self, tables: Table, context: Any) -> Table:
         """The tables of a spec with this engine, and with what settings and run config override."""
         tables = json.loads(json.dumps(tables))
         if not ENGINE.items() <= tables.get("engine", {}).items():
             tables["engine"] = dict(ENGINE)
+        config = {key: x for key, x in context.run_config.items() if key.partition(".")[0] in TABLES and "." in key}
         for key, value in (self._settings | config).items():
             specs.override(tables, f"{key}=" if value == "" else f"{key}={json.dumps(value)}")
         if not ENGINE.items() <= tables["engine"].items():
-            raise Invalid(
-                f"`engine.kind` of a Flower app must be flower, got {tables['engine'].get('kind')!r}. Leave it out."
-            )
+            got = repr(tables["engine"].get("kind"))
+            raise Invalid(f"`engine.kind` of a Flower app must be flower, got {got}. Leave it out.")
         return tables
 
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -213,7 +214,7 @@ def test_a_records_own_code_is_imported_only_if_it_is_trusted(here: Path, tardyg
     with pytest.raises(tg.Invalid, match="a function that 'run' names is imported only if you trust it"):
         try_change(read_history(Path("run")), ["method.lr=1"])
     with pytest.raises(tg.Invalid, match=r"trust it, got 'mine:task'.* then write server_app\(..., trust=True\)"):
-        tg.flower._ServerMain("run", False, {})._loaded({})
+        tg.flower._Source("server_app", "run", False, {}).spec(SimpleNamespace(run_config={}))
     assert tardygrad("doctor", "run").code == 0
     assert tardygrad("report", "run").code == 0
     page = next(Path().rglob("*.html")).read_text("utf-8")

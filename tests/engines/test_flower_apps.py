@@ -58,7 +58,7 @@ def test_a_simulated_app_learns_as_in_the_simulator_and_leaves_nothing_behind_ev
     from flwr.serverapp import ServerApp
 
     addresses, out = list[str](), str(tmp_path / "run")
-    inner, server, client = tg.flower.server_app(SPEC, rounds=40, out=out), ServerApp(), tg.flower.client_app()
+    inner, server, client = tg.flower.server_app(SPEC, rounds=40, out=out), ServerApp(), tg.flower.client_app(SPEC)
     before, variables = children(), dict(os.environ)
 
     @server.main()
@@ -103,7 +103,7 @@ def slow(message, context, call):
     return call(message, context)
 
 server = tg.flower.server_app(make, rounds=500, out=sys.argv[1], checkpoint_every=2)
-tg.flower.simulate(server, tg.flower.client_app(mods=[slow]), nodes=6, cpus=2, cpus_per_node=0.5)
+tg.flower.simulate(server, tg.flower.client_app(make, mods=[slow]), nodes=6, cpus=2, cpus_per_node=0.5)
 """
 
 

@@ -328,8 +328,8 @@ def test_nodes_whose_data_is_unknown_are_refused_if_that_matters(
 
 def test_a_nodes_own_task_needs_its_partition_if_the_method_treats_clients_differently() -> None:
     task = tg.tasks.quadratic(clients=2, dimension=2)
-    grid = Grid(tg.flower.client_app(lambda context: task), [None, None])
     method = tg.fedavg(local_lr=0.1, buffer=2, local_steps=1, privacy=PRIVACY)
+    grid = Grid(tg.flower.client_app(lambda context: (method, task)), [None, None])
     with pytest.raises(tg.WorkFailed, match=r"part: `privacy` needs to know whose data it has\. Start it"):
         tg.flower.FlowerPool(task, method, grid=grid).__enter__()
     grid.close()

@@ -44,7 +44,7 @@ METHOD = tg.clip2(
 
 @contextmanager
 def opened(task: Any, method: tg.Method, grid: Grid | None = None, **options: Any) -> Iterator[Any]:
-    grid = grid or Grid(tg.flower.client_app(lambda context: task))
+    grid = grid or Grid(tg.flower.client_app(lambda context: (method, task)))
     try:
         with tg.flower.FlowerPool(task, method, grid=grid, **({"wait": 30.0} | options)) as pool:
             yield pool
@@ -73,9 +73,14 @@ def _nodes_are_listed_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_list, "NODES_EVERY", 0.05)
 
 
+def both(context: Any) -> Any:
+    """Method and task of a node."""
+    return METHOD, tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=NOISE)
+
+
 @pytest.fixture
 def task() -> Any:
-    return tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=NOISE)
+    return both(None)[1]
 
 
 def jobs(task: Any, clients: Any = range(CLIENTS)) -> list[Job]:
@@ -93,7 +98,7 @@ def message_of(pool: Any, client: int) -> str:
 
 
 def test_a_client_whose_node_is_gone_joins_again_with_another_node(task: Any) -> None:
-    grid = Grid(tg.flower.client_app())
+    grid = Grid(tg.flower.client_app(both))
     node = grid.node_of(4)
     grid.held[node] = threading.Event()
     with opened(task, METHOD, grid) as pool:
@@ -114,7 +119,7 @@ def test_a_client_whose_node_is_gone_joins_again_with_another_node(task: Any) ->
 
 
 def test_a_crash_loses_the_job_only_and_the_tenth_in_a_row_ends_the_run(task: Any) -> None:
-    grid = Grid(tg.flower.client_app())
+    grid = Grid(tg.flower.client_app(both))
     grid.held[grid.node_of(1)] = threading.Event()
     with opened(task, METHOD, grid) as pool:
         for times in (1, LOSSES):
@@ -129,7 +134,7 @@ def test_a_crash_loses_the_job_only_and_the_tenth_in_a_row_ends_the_run(task: An
 
 
 def test_a_hung_job_is_lost_and_its_client_joins_again_when_the_late_update_is_there(task: Any) -> None:
-    grid = Grid(tg.flower.client_app())
+    grid = Grid(tg.flower.client_app(both))
     with opened(task, METHOD, grid, grace=0.3, patience=0.0) as pool:
         for client in range(CLIENTS):
             pool.deadlines.took(client, 0.01)
@@ -145,7 +150,7 @@ def test_a_hung_job_is_lost_and_its_client_joins_again_when_the_late_update_is_t
 def test_without_any_answer_the_run_fails(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flower_pool, "TIMEOUT", 0.2)
     monkeypatch.setattr(real_time, "TIMEOUT", 0.2)
-    grid = Grid(tg.flower.client_app(), [0, 1], of=2)
+    grid = Grid(tg.flower.client_app(both), [0, 1], of=2)
     with opened(task, METHOD, grid) as pool:
         grid.online.clear()
         pool.submit(jobs(task)[0])
@@ -170,14 +175,14 @@ def run_until_all_are_served(task: Any, pool: Any) -> tg.Run:
 @pytest.mark.parametrize("partitions", [[0, 1], [None] * 6, [5, None, 3, 0, None, None]])
 def test_any_federation_can_serve_all_clients(task: Any, partitions: list[int | None]) -> None:
     of = 2 if len(partitions) == 2 else 6
-    with opened(task, METHOD, Grid(tg.flower.client_app(), partitions, of=of)) as pool:
+    with opened(task, METHOD, Grid(tg.flower.client_app(both), partitions, of=of)) as pool:
         assert pool.parallel == len(partitions)
         run = run_until_all_are_served(task, pool)
     assert torch.equal(tg.replay(run).x, run.x)
 
 
 def test_a_node_without_a_partition_makes_way_for_one_with_it(task: Any) -> None:
-    grid = Grid(tg.flower.client_app(), [None] * 3)
+    grid = Grid(tg.flower.client_app(both), [None] * 3)
     with opened(task, METHOD, grid, wait=0.1) as pool:  # they work for clients 0, 1 and 2
         for partition in (0, 3, 5):
             grid.add(partition)
@@ -185,7 +190,7 @@ def test_a_node_without_a_partition_makes_way_for_one_with_it(task: Any) -> None
 
 
 def test_a_start_vector_is_written_once_for_all_jobs_of_a_round(task: Any) -> None:
-    grid = Grid(tg.flower.client_app())
+    grid = Grid(tg.flower.client_app(both))
     with opened(task, METHOD, grid) as pool:
         for job in jobs(task):
             pool.submit(job)
@@ -216,7 +221,7 @@ def normed_task() -> Any:
 def test_states_buffers_and_wires_replay_to_the_same_bits(tmp_path: Path, wire: Any, keep: Any) -> None:
     own = normed_task()
     method = tg.diloco(local_lr=0.01, lr=0.7, buffer=2, local_steps=3, mode="client", keep=keep)
-    grid = Grid(tg.flower.client_app(lambda context: own))
+    grid = Grid(tg.flower.client_app(lambda context: (method, own)))
     with opened(own, method, grid, wire=wire) as pool:
         run = tg.begin(method, own, pool, rounds=12, checkpoint_every=1, out=tmp_path / "run")
         for row in run.go():
@@ -224,7 +229,7 @@ def test_states_buffers_and_wires_replay_to_the_same_bits(tmp_path: Path, wire: 
                 break
             grid.forget(grid.node_of(row["round"]))
     assert torch.equal(tg.replay(run).x, run.x)
-    grid = Grid(tg.flower.client_app(lambda context: own), reversed(range(6)))  # other node ids
+    grid = Grid(tg.flower.client_app(lambda context: (method, own)), reversed(range(6)))  # other node ids
     with opened(own, method, grid, wire=wire) as pool:
         resumed = tg.resume(tmp_path / "run", method, own, pool)
         list(resumed.go())
@@ -241,18 +246,28 @@ def app_with(handlers: dict[str, Callable[[Any, Any], Any]]) -> Any:
     return connection.client_app(handlers, [])
 
 
-def other_size(context: Any) -> Any:
-    return tg.tasks.quadratic(clients=CLIENTS, dimension=5)
+def differing(**changed: Any) -> Any:
+    """A ClientApp with a task or a method of other settings."""
+    size = {"dimension": 4, "heterogeneity": 1.0, "noise": NOISE} | changed
+    method = replace(METHOD, local_steps=size.pop("local_steps", 2))
+    return tg.flower.client_app(lambda context: (method, tg.tasks.quadratic(clients=CLIENTS, **size)))
 
 
 @pytest.mark.parametrize(
     ("app", "text"),
     [
         (
-            lambda: tg.flower.client_app(other_size),
-            "a worker must make the same task as the driver, and its `parameters`",
+            lambda: differing(dimension=5),
+            r"and task as the server, and its `parameters` differs\.",
         ),
-        (lambda: tg.flower.client_app(lambda context: 3), "a task must be a tardygrad.Task"),
+        (lambda: differing(heterogeneity=0.5), "and its `task.heterogeneity` differs. Give client_app the same"),
+        (lambda: differing(local_steps=3), r"its `method.local_steps` differs\. .* and the same files\.$"),
+        (lambda: tg.flower.client_app("digits"), "and its `clients` differs"),
+        (lambda: tg.flower.client_app(lambda context: (METHOD, 3)), "a task must be a tardygrad.Task"),
+        (
+            lambda: tg.flower.client_app(lambda context: METHOD),
+            "must return a method and a task, got Method",
+        ),
         (
             lambda: app_with({}),
             r"cannot take part: its ClientApp is not one of tardygrad. Use tardygrad.flower.client_app, or",
@@ -264,11 +279,22 @@ def test_an_unsuitable_client_app_ends_the_run(task: Any, app: Callable[[], Any]
         tg.train(METHOD, task, pool, rounds=2)
 
 
+def test_settings_that_a_machine_chooses_or_nothing_says_may_differ(tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"clients": 2, "context": 4, "dim": 4, "depth": 1, "heads": 1}
+    (tmp_path / "text.txt").write_text("now is the time for all good men " * 20)
+    here, elsewhere = (tg.tasks.lm(text=text, **sizes) for text in (str(tmp_path / "text.txt"), "python"))
+    nameless = replace(METHOD)  # as no constructor made it
+    records.check_settings(records.settings_of(METHOD, here), records.settings_of(nameless, elsewhere))
+    rows = torch.utils.data.TensorDataset(torch.zeros(4, 3), torch.zeros(4, 2))
+    own, other = (tg.TorchTask(nn.Linear(3, 2), data=[rows] * 2, loss=nn.functional.mse_loss) for _ in "ab")
+    records.check_settings(records.settings_of(METHOD, own), records.settings_of(METHOD, other))
+
+
 @pytest.mark.parametrize(
     ("code", "text"), [(0, "does not know"), (1, "be loaded"), (6, "a mod"), (7, "trust"), (99, "99")]
 )
 def test_an_error_of_flower_ends_the_run(task: Any, code: int, text: str) -> None:
-    grid = Grid(tg.flower.client_app())
+    grid = Grid(tg.flower.client_app(both))
     with opened(task, METHOD, grid) as pool:
         grid.held[grid.node_of(0)] = threading.Event()
         pool.submit(jobs(task)[0])
@@ -292,83 +318,27 @@ class Copies:
 NODES_OF_TASKS: list[int] = []
 
 
-def counted_task(context: Any) -> Any:
+def counted(context: Any) -> Any:
     NODES_OF_TASKS.append(context.node_id)
-    return tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=1.0, noise=NOISE)
+    return both(context)
 
 
-def test_a_process_makes_the_task_of_a_node_once(task: Any) -> None:
+def test_a_process_makes_method_and_task_of_a_node_once(task: Any) -> None:
     NODES_OF_TASKS.clear()
-    with opened(task, METHOD, Grid(Copies(tg.flower.client_app(counted_task)))) as pool:
+    with opened(task, METHOD, Grid(Copies(tg.flower.client_app(counted)))) as pool:
         tg.train(METHOD, task, pool, rounds=9)
     assert sorted(NODES_OF_TASKS) == sorted(set(NODES_OF_TASKS))
 
 
-def own_task() -> Any:
-    return tg.tasks.quadratic(clients=CLIENTS, dimension=4)
-
-
-@pytest.mark.parametrize("trust", [[], ["tests"]])
-def test_nodes_call_only_functions_that_their_app_trusts(trust: list[str]) -> None:
-    task = tg.make(own_task)
-    with opened(task, METHOD, Grid(tg.flower.client_app(trust=trust))) as pool:
+def test_a_job_names_no_code_and_no_file(task: Any) -> None:
+    grid = Grid(tg.flower.client_app(both))
+    with opened(task, METHOD, grid) as pool:
         pool.submit(jobs(task)[0])
-        if trust:
-            assert kinds([pool.next()]) == [("Update", 0)]
-            return
-        text = r"got 'tests.engines.test_flower_pool:own_task'. Write client_app\(trust=\['tests'\]\)"
-        with pytest.raises(tg.WorkFailed, match=text):
-            pool.next()
-
-
-@pytest.mark.parametrize(
-    ("kind", "trust", "sentence"),
-    [
-        ("tardygrad.tasks.torch_task:torch.os.system", [], "a node calls only tasks of tardygrad, .*system'$"),
-        ("tardygrad.tasks.data.files:cached", [], "a node calls only tasks of tardygrad, .*cached'$"),
-        ("tardygrad.methods.clip2:clip2", [], "a node calls only tasks of tardygrad, .*clip2'$"),
-        ("tests.engines.test_flower_pool:subprocess.run", ["tests"], "got 'tests.*run', not 'subprocess:run'"),
-    ],
-)
-def test_a_server_cannot_reach_other_code_through_a_module_that_a_node_trusts(
-    kind: str, trust: list[str], sentence: str
-) -> None:
-    inside = {"kind": "tardygrad.tasks.quadratic:quadratic", "arguments": {"clients": {"kind": kind}}}
-    for table in ({"kind": kind, "arguments": {}}, inside):
-        with pytest.raises(tg.Invalid, match=sentence):
-            records.make_again(json.dumps(table), "task", trust)
-
-
-@pytest.mark.parametrize(
-    "table", ["[]", "null", "{}", '{"kind": 1}', '{"kind": "tardygrad.tasks.lm:lm"}', "[" * 9999, "x"]
-)
-def test_a_recipe_of_another_form_is_refused_in_a_sentence(table: str) -> None:
-    with pytest.raises(tg.Invalid, match=r"^the server's recipe for its task cannot be read \(\w+\)$"):
-        records.make_again(table, "task")
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments"),
-    [
-        ("lm", {"text": "/etc/passwd"}),
-        ("lm", {"cache": "new"}),
-        ("causal_lm", {"data": "python", "model": "owner/name"}),
-        ("causal_lm", {"data": "x", "config": {"model_type": "llama"}}),
-    ],
-)
-def test_a_server_opens_files_on_a_node_only_if_that_allows_it(kind: str, arguments: dict[str, Any]) -> None:
-    table = {"kind": f"tardygrad.tasks.{kind}:{kind}", "arguments": {"clients": 2, **arguments}}
-    for recipe in (table, {**table, "arguments": {"clients": table | table["arguments"]}}):
-        with pytest.raises(tg.Invalid, match=r"names only if its app allows it, got `(text|cache|data|model)`"):
-            records.make_again(json.dumps(recipe), "task")
-
-
-def test_files_that_a_node_allows_are_opened_and_the_text_inside_python_needs_no_leave(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("now is the time for all good men " * 20)
-    sizes = {"clients": 2, "context": 4, "dim": 4, "depth": 1, "heads": 1}
-    for text, files in ((str(tmp_path / "text.txt"), True), ("python", False)):
-        recipe = {"kind": "tardygrad.tasks.lm:lm", "arguments": {"text": text, **sizes}}
-        assert records.make_again(json.dumps(recipe), "task", files=files).clients == 2
+        pool.next()
+    (job,) = (dict(one.content["job"]) for one in grid.sent if "job" in one.content)
+    texts = {name: value for name, value in job.items() if isinstance(value, str)}
+    assert texts.keys() == {"settings", "wire", "seed"}
+    assert all(type(value) is int for value in json.loads(texts["settings"]).values())
 
 
 def test_a_node_says_why_its_update_is_not_finite(task: Any) -> None:
@@ -405,7 +375,7 @@ def test_a_node_whose_answer_makes_no_sense_cannot_take_part(answer: dict[str, A
 def test_a_node_that_joins_late_and_cannot_take_part_does_not_end_the_run(
     task: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = Grid(tg.flower.client_app(), range(5))
+    grid = Grid(tg.flower.client_app(both), range(5))
     with opened(task, METHOD, grid, wait=0.1) as pool:
         grid.add(6)  # of six
         run = tg.begin(METHOD, task, pool, rounds=10**6)
@@ -451,7 +421,7 @@ def test_telemetry_is_off_even_if_flower_was_imported_before(monkeypatch: pytest
 
 
 def simulate(**changed: Any) -> None:
-    apps = {"server": tg.flower.server_app("digits"), "client": tg.flower.client_app()}
+    apps = {"server": tg.flower.server_app("digits"), "client": tg.flower.client_app("digits")}
     tg.flower.simulate(**(apps | {"nodes": 2} | changed))
 
 
@@ -461,36 +431,30 @@ def serve(config: dict[str, Any], source: Any = "digits") -> None:
 
 def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     grid, pool = Grid(None, []), tg.flower.FlowerPool
-    nameless = replace(METHOD, buffer=3)
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: pool(task, METHOD), "needs the grid of a running Flower app, got none. Start the app with flwr run"),
         (lambda: pool(task, METHOD, grid=3), "needs the grid of a running Flower app, got 'int'."),
         (lambda: pool(task, METHOD, grid=grid).submit(jobs(task)[0]), "use a FlowerPool inside its `with` block."),
-        (lambda: pool(task, nameless, grid=grid), "a method must say how it was made, so that nodes can make it too"),
         (lambda: pool(task, METHOD, grid=grid, ttl=0.0), "`ttl` must be a finite number, above 0, got 0.0."),
-        (lambda: tg.flower.client_app(trust="tests"), "`trust` must be a list, got 'tests'."),
-        (lambda: tg.flower.client_app(3), "`make_task` must be a function of Flower's context, got 3."),
+        (
+            lambda: tg.flower.client_app(3),
+            "`client_app` needs a spec or a function that returns method and",
+        ),
         (
             lambda: tg.flower.server_app(3),
             "`server_app` needs a spec or a function that returns method and task, got 3.",
         ),
-        (lambda: tg.flower.client_app(mods=["a"]), "`mods` must be a list of functions, got 'a'."),
-        (lambda: tg.flower.client_app(trust=[3]), "`trust` must be a list of packages' names, got 3."),
-        (
-            lambda: tg.flower.client_app(trust=["tardygrad"]),
-            "names of top-level packages of your own, got 'tardygrad'.",
-        ),
-        (
-            lambda: tg.flower.client_app(trust=["my.package"]),
-            "names of top-level packages of your own, got 'my.package'.",
-        ),
+        (lambda: tg.flower.client_app("digits", mods=["a"]), "`mods` must be a list of functions, got 'a'."),
         (lambda: tg.flower.simulate(None, None, nodes=0), "`nodes` must be a whole number, 1 or more, got 0."),
         (lambda: simulate(cpus=0), "`cpus` must be a whole number, 1 or more, got 0."),
         (lambda: simulate(cpus=2, cpus_per_node=4.0), "must be at most the CPUs that Ray has, 2, got 4. Set `cpus`."),
         (lambda: simulate(server=3), "`server` must be a ServerApp of Flower, got int."),
         (lambda: simulate(client=tg.flower.server_app("digits")), "must be a ClientApp of Flower, got ServerApp."),
         (lambda: tg.flower.identify(3), "`app` must be a ClientApp of Flower, got int."),
-        (lambda: tg.flower.identify(tg.flower.client_app()), "which was not identified before, got one that refuses"),
+        (
+            lambda: tg.flower.identify(tg.flower.client_app(both)),
+            "not identified before, got one that refuses",
+        ),
         (lambda: tg.flower.squares(3), "`squares` needs the tg.SquaredMoves(model) of a train function, got int."),
         (lambda: serve({"engine.kind": "ray"}), "`engine.kind` of a Flower app must be flower, got 'ray'."),
         (lambda: serve({"resume": "false"}), "`resume` in the run config must be true or false, got 'false'."),
@@ -502,7 +466,7 @@ def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.M
     with pytest.raises(
         tg.Invalid, match="`partition-id` of a node must be at least 0 and below `num-partitions`, got 6 "
     ):
-        pool(task, METHOD, grid=Grid(tg.flower.client_app(), [6])).__enter__()
+        pool(task, METHOD, grid=Grid(tg.flower.client_app(both), [6])).__enter__()
     monkeypatch.setattr(grid, "get_node_ids", lambda: 1 / 0)
     with pytest.raises(tg.WorkFailed, match="Flower's SuperLink could not list its nodes: ZeroDivisionError: division"):
         pool(task, METHOD, grid=grid).__enter__()

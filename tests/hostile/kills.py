@@ -115,7 +115,7 @@ def serve_flower(begin_or_resume: str, out: str, source: str, *overrides: str) -
     for text in overrides:
         override(tables, text)
     clients = tables["task"]["clients"]
-    grid = Grid(tg.flower.client_app(), range(clients), of=clients)
+    grid = Grid(tg.flower.client_app(tables), range(clients), of=clients)
     context: Any = SimpleNamespace(run_config={"out": out, "resume": begin_or_resume == "resume"})
     tg.flower.server_app(tables)(grid, context)
     grid.close()

@@ -11,5 +11,5 @@ def make(context):
     return method, task
 
 
-client = tg.flower.client_app()
+client = tg.flower.client_app(make)
 server = tg.flower.server_app(make)

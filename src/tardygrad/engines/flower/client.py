@@ -1,4 +1,4 @@
-"""What a node does with a message: make the task, do the job, and remember what must stay with the client."""
+"""What a node does with a message: make method and task, do the job, and remember what must stay with the client."""
 
 from __future__ import annotations
 
@@ -6,85 +6,83 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import torch
 
 from tardygrad.core import admission
 from tardygrad.core.messages import Job, StateReference, Update
-from tardygrad.core.method import Method, check_method
-from tardygrad.core.task import Task, check_task
+from tardygrad.core.method import Method
+from tardygrad.core.task import Task
 from tardygrad.engines.contract import Residuals, pack, perform
 from tardygrad.engines.flower import records
 from tardygrad.engines.flower.connection import flwr
-from tardygrad.engines.same_task import check_same
+from tardygrad.engines.same_task import is_same
 from tardygrad.engines.threads import use_threads
 from tardygrad.errors import Invalid, TardygradError, WorkFailed, type_and_first_line
 
-MakeTask = Callable[[Any], Task]
-"""Takes Flower's `Context` of a node; returns the task, with the data of the clients that the node serves."""
+Make = Callable[[Any], tuple[Method, Task]]
+"""Takes Flower's `Context`, of the server or of a node; returns a method and a task."""
 
 ERRORS_LOST = "the node has lost the client's compression errors"
 """The error message after which a client counts as lost, and starts again with errors of zero."""
 
 
+class Work(NamedTuple):
+    """What a node made from its source."""
+
+    method: Method
+    task: Task
+    settings: dict[str, int]  # of both, as `records.settings_of` gives them
+
+
 _lock = threading.Lock()
-_tasks: dict[str, dict[tuple[int, str], Task]] = {}
-"""The tasks that this process has made for an app, by node and recipe; the app cannot keep them, because a simulation
-sends a copy of it with every message."""
+_works: dict[str, dict[tuple[int, int], Work]] = {}
+"""What this process has made for an app, by run and node; the app cannot keep it, because a simulation sends a copy of
+it with every message."""
 
 
 class ClientWork:
     """Answers the messages of a server.
 
     Args:
-        make_task: makes the task on a node; None makes the server's task again, from its recipe.
-        trusted: packages whose functions the server may name as the makers of task and method.
-        files: whether the server may name files, folders and models that its task opens.
+        make: makes method and task on a node.
+        own_data: whether they may differ from node to node.
     """
 
-    def __init__(self, make_task: MakeTask | None, trusted: Collection[str], files: bool) -> None:
-        self._make_task, self._trusted, self._files, self._name = make_task, trusted, files, uuid4().hex
+    def __init__(self, make: Make, *, own_data: bool) -> None:
+        self._make, self._own_data, self._name = make, own_data, uuid4().hex
 
     def query(self, content: Any, context: Any) -> Any:
         """Which clients a node serves."""
-        return node_content(context, own_data=self._make_task is not None)
+        return node_content(context, own_data=self._own_data)
 
     def train(self, content: Any, context: Any) -> Any:
         """Do a job."""
         try:
             use_threads()
             torch.set_num_threads(int(content["job"]["threads"]))  # a replay needs as many for the same bits
-            method: Method = records.make_again(str(content["job"]["method"]), "method", self._trusted)
-            check_method(method)
-            return _work(content, context, self._task(content, context), method)
+            work = self._work(context)
+            records.check_settings(work.settings, json.loads(str(content["job"]["settings"])))
+            return _reply(content, context, work)
         except WorkFailed as error:
             return records.error_content(str(error))
         except TardygradError as error:
             return records.error_content(f"a node could not prepare its job: {type_and_first_line(error)}.")
 
-    def _task(self, content: Any, context: Any) -> Task:
-        recipe, expected = str(content["job"]["task"]), str(content["job"]["facts"])
-        key = (int(context.node_id), "") if self._make_task else (0, recipe)
+    def _work(self, context: Any) -> Work:
+        key = (int(context.run_id), int(context.node_id) if self._own_data else 0)
         with _lock:
-            if self._name not in _tasks:
-                _tasks.clear()  # those of another app
-            tasks = _tasks.setdefault(self._name, {})
-        if key not in tasks:
-            if self._make_task:
-                task = self._make_task(context)
-                check_task(task)
-            elif recipe:
-                task = records.make_again(recipe, "task", self._trusted, self._files)
-                check_task(task)
-            else:
-                fix = "Pass a function to client_app that makes the task."
-                raise WorkFailed(f"the server's task does not say how it was made. {fix}")
-            check_same(task, json.loads(expected))
-            tasks[key] = task
-        return tasks[key]
+            if self._name not in _works:
+                _works.clear()  # those of another app
+            works = _works.setdefault(self._name, {})
+        if key not in works:
+            method, task = self._make(context)
+            task = next((other.task for other in list(works.values()) if is_same(other.task, task)), task)
+            works[key] = Work(method, task, records.settings_of(method, task))
+        return works[key]
 
 
 def node_content(context: Any, *, own_data: bool) -> Any:
@@ -103,15 +101,15 @@ def node_content(context: Any, *, own_data: bool) -> Any:
     return flwr().RecordDict({"node": flwr().ConfigRecord(numbers | facts)})
 
 
-def _work(content: Any, context: Any, task: Task, method: Method) -> Any:
+def _reply(content: Any, context: Any, work: Work) -> Any:
     config, memory = content["job"], NodeMemory(context)
     job, wire = records.job_of(content), config["wire"]
     down = records.count_bytes(content.array_records.values())
     residuals = memory.residuals(job.client, int(config["last"]))
     if residuals is None:
         return records.error_content(ERRORS_LOST)
-    update = perform(memory.with_state(job), task, method)
-    if method.keep == "worker":
+    update = perform(memory.with_state(job), work.task, work.method)
+    if work.method.keep == "worker":
         update = memory.hold_state(update)
     packed, left = pack(update, residuals, wire)
     if wire != "float32":

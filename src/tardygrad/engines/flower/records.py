@@ -1,17 +1,16 @@
 """Jobs and updates as Flower's records: arrays in an ArrayRecord, facts in a ConfigRecord, metrics in a MetricRecord.
 
-Nothing is pickled. The task and the method travel as the names of their constructors and arguments in JSON.
+Nothing is pickled. Task and method do not travel: a node makes its own, and a job has checksums of all settings.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from types import FunctionType
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -19,22 +18,19 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tardygrad import methods, own_code, tasks
-from tardygrad.constructors import Call, arguments, call_of, parameters, remember, written_arguments
-from tardygrad.constructors import call as call_constructor
+from tardygrad.constructors import call_of, parameters, written
 from tardygrad.core.messages import Job, ModuleBuffers, StateReference, Update, as_vector
-from tardygrad.core.method import Method
+from tardygrad.core.method import Method, without_addresses
 from tardygrad.core.task import Task
 from tardygrad.engines.flower.connection import flwr
 from tardygrad.engines.same_task import facts
 from tardygrad.engines.wire import Packed, Wire, unpack
 from tardygrad.errors import Invalid, shortened
-from tardygrad.tasks.trainer_task import TrainerTask
 
 Arrays = Mapping[str, np.ndarray]
 
-FILES = ("cache", "config", "data", "model", "pretrained", "text", "tokenizer")
-"""Arguments of tasks that name what they open."""
+SOURCES = ("cache", "data", "model", "pretrained", "text", "tokenizer")
+"""Arguments of tasks that say where a machine has its data, and so may differ from node to node."""
 
 
 def array_record(arrays: Arrays) -> Any:
@@ -79,69 +75,27 @@ def unpacked(arrays: Arrays) -> dict[str, Tensor]:
     return {name: unpack(Packed.of(pieces)) for name, pieces in parts.items()}
 
 
-def written_recipe(subject: object) -> str:
-    """How an object was made, in JSON; empty if that is not known or cannot be written."""
-    recipe = call_of(subject)
-    if recipe is None:
-        return ""
-    try:
-        table = written_arguments(parameters(recipe.function), recipe.arguments)
-        return json.dumps({"kind": recipe.name, "arguments": table})
-    except Invalid:
-        return ""
+def settings_of(method: Method, task: Task) -> dict[str, int]:
+    """Checksums of the settings of a method and a task by their names, and the facts of the task."""
+    settings = {f"method.{name}": value for name, value in vars(method).items() if name in parameters(Method)}
+    if recipe := call_of(task):
+        known = parameters(recipe.function)
+        defaults = {key: each.default for key, each in known.items() if each.default is not each.empty}
+        settings["task.kind"] = getattr(recipe.function, "__qualname__", "")
+        for key, value in (defaults | recipe.arguments).items():
+            with suppress(Invalid, KeyError):  # what JSON cannot hold, such as data
+                if key not in SOURCES and (plain := written(known[key].annotation, value, key)) is not None:
+                    settings[f"task.{key}"] = plain
+    return facts(task) | {key: crc32(without_addresses(repr(value)).encode()) for key, value in settings.items()}
 
 
-def make_again(text: str, what: Literal["task", "method"], trusted: Collection[str] = (), files: bool = False) -> Any:
-    """The object that `written_recipe` describes.
-
-    Args:
-        trusted: packages whose functions the recipe may name, besides the tasks and methods of tardygrad.
-        files: whether it may name files, folders and models, which the task opens.
-    """
-    with _reading_recipe(what):
-        table = json.loads(text)
-        for call in own_code.calls(table):
-            _check_trust(call["kind"], what, trusted)
-            _check_files(call, files)
-        function = own_code.find(table["kind"], what)
-        given = arguments(parameters(function), table["arguments"], what)
-    return remember(call_constructor(function, given, what), Call(function, given))
-
-
-@contextmanager
-def _reading_recipe(what: str) -> Iterator[None]:
-    """Turn errors that a recipe of another form causes into `Invalid`."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        if isinstance(error, Invalid):
-            raise
-        raise Invalid(f"the server's recipe for its {what} cannot be read ({type(error).__name__})") from error
-
-
-def _check_trust(name: str, what: Literal["task", "method"], trusted: Collection[str]) -> None:
-    """Raise `Invalid` unless a function may be called: one of tardygrad's, or one that a trusted package defines."""
-    public = vars(methods).values() if what == "method" else (*vars(tasks).values(), TrainerTask)
-    if name in {f"{each.__module__}:{each.__qualname__}" for each in public if isinstance(each, type | FunctionType)}:
-        return
-    package = re.split("[.:]", name)[0]
-    if package not in trusted:
-        rule = f"a node calls only {what}s of tardygrad, and functions of packages that its app trusts"
-        fix = "" if package == "tardygrad" else f". Write client_app(trust=[{package!r}]) if it may call that package"
-        raise Invalid(f"{rule}, got {name!r}{fix}")
-    if (defined := Call(own_code.find(name, what), {}).name) != name:  # such as one that its module has imported
-        rule = "a node calls a function by the name of the module that defines it"
-        raise Invalid(f"{rule}, got {name!r}, not {defined!r}")
-
-
-def _check_files(call: dict[str, Any], allowed: bool) -> None:
-    """Raise `Invalid` if a call of a constructor of tardygrad opens a file, a folder or a model that it names."""
-    known = parameters(own_code.find(call["kind"], "task")) if call["kind"].startswith("tardygrad.") else {}
-    for key, value in (call | call.get("arguments", {})).items():
-        named = key in FILES and key in known and value is not None and "Literal" not in str(known[key].annotation)
-        if named and not allowed and (key, value) != ("text", "python"):
-            rule = "a node opens files, folders and models that the server names only if its app allows it"
-            raise Invalid(f"{rule}, got `{key}`. Write client_app(files=True), or client_app(make_task)")
+def check_settings(ours: Mapping[str, int], theirs: Mapping[str, int]) -> None:
+    """Raise `Invalid` if settings of a node differ from those of the server; of a task, as far as both are known."""
+    for name in [*theirs, *ours]:
+        known = (name in ours and name in theirs) or not name.startswith("task.")
+        if known and ours.get(name) != theirs.get(name):
+            rule = f"a node must make the same method and task as the server, and its `{name}` differs"
+            raise Invalid(f"{rule}. Give client_app the same spec or function as server_app, and the same files")
 
 
 GIVE_PARTITION = "Start it with --node-config 'partition-id=0 num-partitions=3', each node with another partition-id."
@@ -171,15 +125,10 @@ class JobMessages:
         self._identity = needs_identity(method)
         self.wire, self._starts = wire, WeakTensorKeyDictionary()  # x_s → its record, which all jobs of a round share
         self._common = {
-            "task": written_recipe(task),
-            "method": written_recipe(method),
-            "facts": json.dumps(facts(task)),
+            "settings": json.dumps(settings_of(method, task)),
             "wire": wire,
             "threads": torch.get_num_threads(),
         }
-        if not self._common["method"]:
-            fix = "Make it by one of tardygrad's constructors, or by tardygrad.make(FUNCTION, KEY=VALUE, ...)."
-            raise Invalid(f"a method must say how it was made, so that nodes can make it too, got {method}. {fix}")
 
     def unfit(self, facts: Mapping[str, Any]) -> str:
         """Why a node cannot take part; empty if it can."""

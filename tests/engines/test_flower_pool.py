@@ -172,7 +172,7 @@ def run_until_all_are_served(task: Any, pool: Any) -> tg.Run:
     return run
 
 
-@pytest.mark.parametrize("partitions", [[0, 1], [None] * 6, [5, None, 3, 0, None, None]])
+@pytest.mark.parametrize("partitions", [[0, 1], [5, None, 3, 0, None, None]])
 def test_any_federation_can_serve_all_clients(task: Any, partitions: list[int | None]) -> None:
     of = 2 if len(partitions) == 2 else 6
     with opened(task, METHOD, Grid(tg.flower.client_app(both), partitions, of=of)) as pool:
@@ -216,8 +216,7 @@ def normed_task() -> Any:
     return tg.TorchTask(Normed, data=parts, loss=nn.functional.cross_entropy, test=data, batch_size=4)
 
 
-@pytest.mark.parametrize("wire", ["float32", "int8"])
-@pytest.mark.parametrize("keep", [True, "worker"])
+@pytest.mark.parametrize(("wire", "keep"), [("float32", True), ("int8", "worker")])
 def test_states_buffers_and_wires_replay_to_the_same_bits(tmp_path: Path, wire: Any, keep: Any) -> None:
     own = normed_task()
     method = tg.diloco(local_lr=0.01, lr=0.7, buffer=2, local_steps=3, mode="client", keep=keep)
@@ -262,7 +261,7 @@ def differing(**changed: Any) -> Any:
         ),
         (lambda: differing(heterogeneity=0.5), "and its `task.heterogeneity` differs. Give client_app the same"),
         (lambda: differing(local_steps=3), r"its `method.local_steps` differs\. .* and the same files\.$"),
-        (lambda: tg.flower.client_app("digits"), "and its `clients` differs"),
+        (lambda: tg.flower.client_app("quadratic"), "and its `clients` differs"),
         (lambda: tg.flower.client_app(lambda context: (METHOD, 3)), "a task must be a tardygrad.Task"),
         (
             lambda: tg.flower.client_app(lambda context: METHOD),
@@ -290,9 +289,7 @@ def test_settings_that_a_machine_chooses_or_nothing_says_may_differ(tmp_path: Pa
     records.check_settings(records.settings_of(METHOD, own), records.settings_of(METHOD, other))
 
 
-@pytest.mark.parametrize(
-    ("code", "text"), [(0, "does not know"), (1, "be loaded"), (6, "a mod"), (7, "trust"), (99, "99")]
-)
+@pytest.mark.parametrize(("code", "text"), [(0, "does not know"), (99, "99")])
 def test_an_error_of_flower_ends_the_run(task: Any, code: int, text: str) -> None:
     grid = Grid(tg.flower.client_app(both))
     with opened(task, METHOD, grid) as pool:
@@ -358,9 +355,7 @@ def test_a_node_answers_only_for_the_client_that_it_was_asked_for(task: Any) -> 
             pool.messages.update(second, content, "1")
 
 
-@pytest.mark.parametrize(
-    "answer", [{"partition-id": "0"}, {"num-partitions": 2.5}, {"host": None}, {"partition-id": True}]
-)
+@pytest.mark.parametrize("answer", [{"num-partitions": 2.5}, {"host": None}, {"partition-id": True}])
 def test_a_node_whose_answer_makes_no_sense_cannot_take_part(answer: dict[str, Any]) -> None:
     facts = {"host": "here", "own-data": False, "partition-id": 0, "num-partitions": 6} | answer
     facts = {name: value for name, value in facts.items() if value is not None}
@@ -433,24 +428,15 @@ def test_wrong_uses_are_refused_in_one_sentence(task: Any, monkeypatch: pytest.M
     grid, pool = Grid(None, []), tg.flower.FlowerPool
     calls: list[tuple[Callable[[], Any], str]] = [
         (lambda: pool(task, METHOD), "needs the grid of a running Flower app, got none. Start the app with flwr run"),
-        (lambda: pool(task, METHOD, grid=3), "needs the grid of a running Flower app, got 'int'."),
         (lambda: pool(task, METHOD, grid=grid).submit(jobs(task)[0]), "use a FlowerPool inside its `with` block."),
         (lambda: pool(task, METHOD, grid=grid, ttl=0.0), "`ttl` must be a finite number, above 0, got 0.0."),
         (
             lambda: tg.flower.client_app(3),
             "`client_app` needs a spec or a function that returns method and",
         ),
-        (
-            lambda: tg.flower.server_app(3),
-            "`server_app` needs a spec or a function that returns method and task, got 3.",
-        ),
         (lambda: tg.flower.client_app("digits", mods=["a"]), "`mods` must be a list of functions, got 'a'."),
-        (lambda: tg.flower.simulate(None, None, nodes=0), "`nodes` must be a whole number, 1 or more, got 0."),
-        (lambda: simulate(cpus=0), "`cpus` must be a whole number, 1 or more, got 0."),
         (lambda: simulate(cpus=2, cpus_per_node=4.0), "must be at most the CPUs that Ray has, 2, got 4. Set `cpus`."),
         (lambda: simulate(server=3), "`server` must be a ServerApp of Flower, got int."),
-        (lambda: simulate(client=tg.flower.server_app("digits")), "must be a ClientApp of Flower, got ServerApp."),
-        (lambda: tg.flower.identify(3), "`app` must be a ClientApp of Flower, got int."),
         (
             lambda: tg.flower.identify(tg.flower.client_app(both)),
             "not identified before, got one that refuses",

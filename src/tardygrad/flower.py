@@ -8,22 +8,19 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack, cast
 
 from tardygrad.constructors import Table, checked
 from tardygrad.core.method import Method, check_method
-from tardygrad.core.task import Task, check_task
+from tardygrad.core.task import Task
 from tardygrad.engines.flower import connection
 from tardygrad.engines.flower.client import ClientWork, Make, node_content
 from tardygrad.engines.flower.nodes import count_nodes
 from tardygrad.engines.flower.pool import FlowerPool as FlowerPool
-from tardygrad.engines.flower.pool import open_pools
+from tardygrad.engines.flower.pool import stopping_on_interrupt
 from tardygrad.engines.flower.records import HANDSHAKE, JobMessages, array_record, arrays_of
 from tardygrad.engines.flower.weights import BUFFERS, Evaluate, WeightsTask, squares_record
 from tardygrad.engines.ray.connection import check_loopback, ray_module
@@ -117,9 +114,7 @@ class _Source:
 
     def on_node(self, context: Any) -> tuple[Method, Task]:
         """Method and task of a node."""
-        built = self._returned(context) if callable(self._source) else self.spec(context).build()[:2]
-        check_task(built[1])
-        return built
+        return self._returned(context) if callable(self._source) else self.spec(context).build()[:2]
 
     def on_server(self, context: Any) -> tuple[specs.Built, Row | None, str]:
         """What a run needs, its spec if there is one, and its name."""
@@ -374,28 +369,5 @@ def simulate(server: Any, client: Any, *, nodes: int, cpus: int | None = None, c
     options: dict[str, Any] = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
     options |= {"logging_level": "ERROR", "log_to_driver": False} | ({"num_cpus": cpus} if cpus else {})
     backend = {"init_args": options, "client_resources": {"num_cpus": cpus_per_node, "num_gpus": 0.0}}
-    with _stopping_on_interrupt():
+    with stopping_on_interrupt():
         connection.run_simulation(server, client, nodes=nodes, backend=backend)
-
-
-@contextmanager
-def _stopping_on_interrupt() -> Iterator[None]:
-    """Let the first Ctrl-C stop the runs in this process: Flower would wait for the end of its ServerApp."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def handle(number: int, frame: Any) -> None:
-        signal.signal(signal.SIGINT, before)
-        pools = list(open_pools)
-        for pool in pools:
-            pool.stopped = True
-        if not pools:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

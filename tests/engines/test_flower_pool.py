@@ -27,7 +27,6 @@ from tardygrad.engines.flower import nodes as node_list
 from tardygrad.engines.flower import pool as flower_pool
 from tardygrad.engines.flower import records
 from tardygrad.engines.flower.connection import NodeReply, parent_has_ended
-from tardygrad.engines.real_time import LOSSES
 from tardygrad.engines.wire import send
 from tests.engines.contract import CLIENTS, PoolContract
 
@@ -118,19 +117,13 @@ def test_a_client_whose_node_is_gone_joins_again_with_another_node(task: Any) ->
         assert pool.next() is None
 
 
-def test_a_crash_loses_the_job_only_and_the_tenth_in_a_row_ends_the_run(task: Any) -> None:
+def test_a_crash_loses_the_job_only(task: Any) -> None:
     grid = Grid(tg.flower.client_app(both))
     grid.held[grid.node_of(1)] = threading.Event()
     with opened(task, METHOD, grid) as pool:
-        for times in (1, LOSSES):
-            pool.losses[1] = times - 1
-            pool.submit(jobs(task, [1])[0])
-            grid.fail(message_of(pool, 1), CRASHED)
-            if times == 1:
-                assert kinds([pool.next(), pool.next()]) == [("Lost", 1), ("Joined", 1)]
-        text = "the work of client 1, job 0, from round 0 failed: lost 10 times in a row, its ClientApp has crashed."
-        with pytest.raises(tg.WorkFailed, match=re.escape(text)):
-            pool.next()
+        pool.submit(jobs(task, [1])[0])
+        grid.fail(message_of(pool, 1), CRASHED)
+        assert kinds([pool.next(), pool.next()]) == [("Lost", 1), ("Joined", 1)]
 
 
 def test_a_hung_job_is_lost_and_its_client_joins_again_when_the_late_update_is_there(task: Any) -> None:
@@ -388,11 +381,11 @@ def test_ctrl_c_and_the_end_of_flower_stop_runs_and_those_that_wait_for_nodes(
     before = signal.getsignal(signal.SIGINT)
     with opened(task, METHOD) as pool:
         run = tg.begin(METHOD, task, pool, rounds=10**6, out=tmp_path / "run")
-        with tg.flower._stopping_on_interrupt():
+        with flower_pool.stopping_on_interrupt():
             signal.raise_signal(signal.SIGINT)
         list(run.go())
         assert (run.status, signal.getsignal(signal.SIGINT)) == ("stopped", before)
-    with pytest.raises(KeyboardInterrupt), tg.flower._stopping_on_interrupt():
+    with pytest.raises(KeyboardInterrupt), flower_pool.stopping_on_interrupt():
         signal.raise_signal(signal.SIGINT)
     with subprocess.Popen(["true"]) as ended:
         ended.wait()

@@ -15,7 +15,7 @@ import torch
 from tardygrad.core import admission
 from tardygrad.core.messages import Job, StateReference, Update
 from tardygrad.core.method import Method
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, check_task
 from tardygrad.engines.contract import Residuals, pack, perform
 from tardygrad.engines.flower import records
 from tardygrad.engines.flower.connection import flwr
@@ -80,6 +80,7 @@ class ClientWork:
             works = _works.setdefault(self._name, {})
         if key not in works:
             method, task = self._make(context)
+            check_task(task)
             task = next((other.task for other in list(works.values()) if is_same(other.task, task)), task)
             works[key] = Work(method, task, records.settings_of(method, task))
         return works[key]

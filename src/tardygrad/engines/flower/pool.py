@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -46,19 +48,34 @@ FIRST_PAUSE = 0.02
 """Seconds between two requests for replies, at first; later ones take half as long again, up to `poll`."""
 
 
+@contextmanager
+def stopping_on_interrupt() -> Iterator[None]:
+    """Let the first Ctrl-C stop the runs in this process: Flower would wait for the end of its ServerApp."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(signal.SIGINT, before)
+        pools = list(open_pools)
+        for pool in pools:
+            pool.stopped = True
+        if not pools:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @dataclass(eq=False)
 class RunningJob(Running):
     """A job that was sent to a node; the handle is the id of its message."""
 
     node: Node = field(kw_only=True)
-
-
-def _messages(task: Task, method: Method, wire: Wire) -> JobMessages | WeightMessages:
-    if not isinstance(task, WeightsTask):
-        return JobMessages(task, method, wire)
-    if wire != "float32":
-        raise Invalid(f"`wire` must be float32 for a ClientApp of your own, got {wire!r}.")
-    return WeightMessages(task, method)
 
 
 class FlowerPool(RealTimePool):
@@ -108,7 +125,13 @@ class FlowerPool(RealTimePool):
         super().__init__(task, method, patience=patience, grace=grace)
         self.wire, self.wait, self.drain = wire, wait, drain
         self.link = GridLink(grid, ttl)
-        self.messages = _messages(task, method, wire)
+        self.messages: JobMessages | WeightMessages
+        if isinstance(task, WeightsTask):
+            if wire != "float32":
+                raise Invalid(f"`wire` must be float32 for a ClientApp of your own, got {wire!r}.")
+            self.messages = WeightMessages(task, method)
+        else:
+            self.messages = JobMessages(task, method, wire)
         self.no_replay = self.messages.no_replay
         self.nodes = Nodes(self.link, task.clients, self.messages)
         self.last: dict[int, int] = {}  # client → its last job, if its node has its compression errors

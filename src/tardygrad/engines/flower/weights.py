@@ -170,12 +170,6 @@ class WeightsTask(OwnLoop):
     def train(self, job: Job) -> Trained:
         raise Invalid(WeightMessages.no_replay)
 
-    def batches(self, job: Job) -> Any:
-        raise Invalid(WeightMessages.no_replay)
-
-    def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
-        raise Invalid(WeightMessages.no_replay)
-
 
 def _whole(value: Any) -> Any:
     """A whole number as an int, such as 3.0 or one of NumPy; any other value as it is, for the check that follows."""

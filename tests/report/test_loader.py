@@ -17,10 +17,8 @@ import pytest
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.report import live
 from tardygrad.report.build import build
-from tardygrad.report.clients import SPANS, delays_over_time, timeline
-from tardygrad.report.discover import find
-from tardygrad.report.downsample import client_bars, sample
-from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, read, tail_of
+from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, client_bars, find, read, sample, tail_of
+from tardygrad.report.run_charts import SPANS, delays_over_time, timeline
 from tardygrad.results.blocks import Figure, Table
 from tardygrad.runs.history import ClientHistory, PastJob, is_locked
 from tardygrad.runs.record import Record

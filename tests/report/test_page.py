@@ -14,9 +14,8 @@ from tardygrad.errors import Invalid, RecordError
 from tardygrad.report import live
 from tardygrad.report.build import Report, build
 from tardygrad.report.comparison import compare
-from tardygrad.report.discover import find
 from tardygrad.report.groups import grouped
-from tardygrad.report.loader import read
+from tardygrad.report.loader import find, read
 from tardygrad.report.page import figures, put
 from tardygrad.results.blocks import Table
 from tardygrad.results.theme import rendered, strokes

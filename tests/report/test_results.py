@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from tardygrad.report.build import build
-from tardygrad.report.comparison import compare
-from tardygrad.report.discover import find
+from tardygrad.report.comparison import compare, headline
 from tardygrad.report.groups import grouped, mean_curve
-from tardygrad.report.headline import headline
-from tardygrad.report.loader import read
+from tardygrad.report.loader import find, read
 from tardygrad.report.page import figures
 from tardygrad.results.blocks import Note, Table
 from tardygrad.results.theme import BLACK, CLASS_COLOURS, COLOURS

@@ -14,9 +14,8 @@ from torchmetrics import MeanAbsoluteError
 import tardygrad as tg
 from tardygrad.doctor.try_change import goal_of, recorded_curve
 from tardygrad.report.comparison import compare as compared_runs
-from tardygrad.report.comparison import comparison_blocks
+from tardygrad.report.comparison import comparison_blocks, headline
 from tardygrad.report.groups import grouped
-from tardygrad.report.headline import headline
 from tardygrad.report.loader import read
 from tardygrad.runs.directions import by_name
 from tardygrad.runs.history import read_history

@@ -10,7 +10,7 @@ from tardygrad.cli.run import ended_run, final_vectors, recorded_spec, run_dir
 from tardygrad.cli.session import build
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Invalid
-from tardygrad.report.discover import find
+from tardygrad.report.loader import find
 from tardygrad.runs import export as exports
 from tardygrad.runs.describe import training_facts
 from tardygrad.runs.record import reading_record

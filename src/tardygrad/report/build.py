@@ -10,15 +10,13 @@ from typing import NamedTuple
 from altair.utils.schemapi import debug_mode
 
 from tardygrad.errors import Invalid
-from tardygrad.report.comparison import compare, stored_figures, stored_headline, stored_section
-from tardygrad.report.discover import find
+from tardygrad.report.comparison import compare, headline, stored_figures, stored_headline, stored_section
 from tardygrad.report.groups import grouped
-from tardygrad.report.headline import headline, sweep_headline
-from tardygrad.report.loader import RunView, read
+from tardygrad.report.loader import RunView, find, read
 from tardygrad.report.page import Live, html
 from tardygrad.report.paper_figures import PaperFigure, paper_figures, sweep_figures
 from tardygrad.report.sections import run_sections
-from tardygrad.report.sweeps import sweep_sections
+from tardygrad.report.sweeps import sweep_headline, sweep_sections
 from tardygrad.results.blocks import Section
 from tardygrad.results.comparison import Comparison
 from tardygrad.runs.record_values import printable

@@ -1,4 +1,4 @@
-"""Comparisons on a page: the library's `Comparison`, made of recorded runs or stored by `tg.compare`."""
+"""Comparisons on a page: the library's `Comparison`, of recorded runs or stored by `tg.compare`, and their results."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from tardygrad.errors import Invalid, nearest
-from tardygrad.report.groups import SeedGroup, directions_of, score_names
+from tardygrad.report.groups import SeedGroup, directions_of, score_names, seconds_of, tasks
 from tardygrad.report.loader import RunView
 from tardygrad.report.paper_figures import PaperFigure
-from tardygrad.report.sweep_charts import short
+from tardygrad.report.sweeps import short
 from tardygrad.results.blocks import Block, Note, Section, Table, with_suffix
-from tardygrad.results.comparison import Comparison, Contender, SeedResult, first_time, reachable_target
+from tardygrad.results.comparison import Comparison, Contender, SeedResult, first_time, listed, reachable_target
 from tardygrad.results.comparison_figure import mean_chart, mean_curves, paper_chart
 from tardygrad.results.figure import WIDTH, WIDTHS, figure
 from tardygrad.results.theme import method_legend
-from tardygrad.runs.record_values import printable
+from tardygrad.runs.history import UNFINISHED
+from tardygrad.runs.record_values import printable, rounded
 
 USELESS = ("diverged", "starved", "failed")  # statuses of runs whose last score is no result
 
@@ -127,6 +128,49 @@ def _details(groups: list[SeedGroup]) -> dict[str, dict[str, str]]:
     useless = {name for name, cells in columns.items() if cells <= {"finished", "none"}}
     useless |= {"rounds"} if len(lengths) == 1 else set()
     return {group: {name: cell for name, cell in row.items() if name not in useless} for group, row in found.items()}
+
+
+def headline(groups: list[SeedGroup], compared: Comparison) -> str:
+    """The result of runs in one sentence."""
+    runs = [run for group in groups for run in group.runs]
+    if len(runs) == 1:
+        return _single(runs[0])
+    if len(learned := tasks(groups)) > 1:
+        return f"{len(runs)} runs on different tasks ({listed(learned)}), whose scores cannot be compared."
+    if not score_names(groups):
+        return f"{len(runs)} runs of which none has a test score yet."
+    so_far = "" if all(run.history.ended for run in runs) else "So far: "
+    rivals = " (no run is synchronous)" if len(groups) > 1 and not any(group.synchronous for group in groups) else ""
+    return f"{so_far}{printable(compared.result(), 600)}{rivals}."
+
+
+def _single(run: RunView) -> str:
+    """The result of a single run."""
+    history, rounds = run.history, len(run.history.rounds)
+    wanted = f" of {history.requested:,}" if history.requested and history.status != "finished" else ""
+    when = (
+        f"after {rounds:,}{wanted} {'round' if rounds == 1 else 'rounds'}, {rounded(history.time)} {seconds_of([run])}"
+    )
+    score = _last_score(run)
+    rest = "a single run, so there is nothing to compare it with"
+    if history.status == "finished":
+        what = f"ends with a test {score}" if score else "ends without a test score"
+        return f"{history.label} {what} {when}; {rest}."
+    verbs = {"running": "is running", "killed": "was killed", UNFINISHED: "has not ended"}
+    status = verbs.get(history.state, history.state)
+    what = f"the last evaluation found a test {score}" if score else "it has no test score yet"
+    return f"{history.label} {status} {when}; {what}."
+
+
+def _last_score(run: RunView) -> str | None:
+    """The first score of the last evaluation: "accuracy of 95.1%", for example."""
+    if not run.scores.items:
+        return None
+    scores = {name: value for name, value in run.scores.items[-1]["scores"].items() if value is not None}
+    name = run.history.directions.main(scores)
+    if name is None:
+        return None
+    return f"{name} of {scores[name]:.1%}" if name == "accuracy" else f"{name} of {scores[name]:.4g}"
 
 
 def comparison_blocks(compared: Comparison, *, key: str = "") -> Iterator[Block]:

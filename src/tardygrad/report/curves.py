@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.report.downsample import Sample, sample
 from tardygrad.report.groups import SeedGroup, mean_curve, score_names, seconds_of
-from tardygrad.report.loader import RunView
+from tardygrad.report.loader import RunView, Sample, sample
 from tardygrad.results.blocks import Figure, Table
 from tardygrad.results.figure import (
     HIGHLIGHT,

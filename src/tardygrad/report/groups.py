@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import mean, stdev
 from typing import NamedTuple
@@ -12,9 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tardygrad.core.method import without_addresses
-from tardygrad.report.downsample import Sample
-from tardygrad.report.loader import RunView, finite
-from tardygrad.report.settings import differing_settings
+from tardygrad.report.loader import RunView, Sample, finite
 from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row
 from tardygrad.runs.record_values import printable
@@ -26,6 +26,7 @@ Value = Callable[[Row], float | None]
 """What is drawn of a row."""
 
 SCORES = 6  # most scores that are drawn
+WORDS = tuple('"tfn')  # first characters of JSON values that are not numbers
 NAME, VALUE = 100, 40  # most characters of a group's name, and of a setting in it
 
 
@@ -40,20 +41,6 @@ class SeedGroup(NamedTuple):
     def synchronous(self) -> bool:
         """Whether its rounds are synchronous."""
         return self.runs[0].history.setting("mode") == "sync" or self.label.startswith("sync-")
-
-
-class Spread(NamedTuple):
-    """A number over the runs of a group."""
-
-    mean: float
-    deviation: float | None  # None for a single run
-    number: int  # of runs that have this number
-
-
-def spread_of(values: Iterable[float | None]) -> Spread | None:
-    """Mean and standard deviation of the values that are not None."""
-    known = [value for value in values if value is not None]
-    return Spread(mean(known), stdev(known) if len(known) > 1 else None, len(known)) if known else None
 
 
 def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
@@ -82,6 +69,48 @@ def grouped(runs: Iterable[RunView]) -> list[SeedGroup]:
             name = f"{base} ({number})"
         groups[name] = SeedGroup(name, label, members)
     return list(groups.values())
+
+
+def differing_settings(specs: Sequence[Mapping[str, str]]) -> list[list[str]]:
+    """The settings that tell each spec from the others, words before numbers: as few as tell all apart.
+
+    Of tables of different kinds only the kind is named.
+
+    >>> weights = ({"kind": "hinge", "slope": 10.0}, {"kind": "polynomial", "exponent": 0.5}, {"kind": "hinge"})
+    >>> specs = [dict(flat({"method": {"lr": 0.1 + (i == 2), "weight": weight}})) for i, weight in enumerate(weights)]
+    >>> differing_settings(specs)
+    [['weight.kind=hinge', 'lr=0.1'], ['weight.kind=polynomial', 'lr=0.1'], ['weight.kind=hinge', 'lr=1.1']]
+    """
+    keys = list(dict.fromkeys(key for spec in specs for key in spec))
+    names = Counter(key.partition(".")[2] for key in keys)
+    differing = [key for key in keys if key != "run.seed" and _differs(key, specs)]
+    chosen: list[str] = []
+
+    def told_apart(*more: str) -> int:
+        return len({tuple(spec.get(key) for key in (*chosen, *more)) for spec in specs})
+
+    while useful := [key for key in differing if told_apart(key) > told_apart()]:
+        chosen.append(max(useful, key=lambda key: (all(key in spec for spec in specs), told_apart(key))))
+    found = []
+    for spec in specs:
+        own = sorted((key for key in chosen if key in spec), key=lambda key: spec[key][:1] not in WORDS)
+        found.append([_name(key, names) + "=" + spec[key].strip('"') for key in own])
+    return found
+
+
+def _name(key: str, names: Counter[str]) -> str:
+    """The key without its table, unless another table has the same key."""
+    rest = key.partition(".")[2]
+    return rest if rest and names[rest] == 1 else key
+
+
+def _differs(key: str, specs: Sequence[Mapping[str, str]]) -> bool:
+    """Whether specs whose tables are of the same kinds have different values of a key."""
+    kinds = [f"{table}.kind" for table in accumulate(key.split(".")[:-1], "{}.{}".format)]
+    alike: dict[tuple[str | None, ...], set[str | None]] = {}
+    for spec in specs:
+        alike.setdefault(tuple(spec.get(kind) for kind in kinds if kind != key), set()).add(spec.get(key))
+    return any(len(values) > 1 for values in alike.values())
 
 
 def _shortened(value: str, limit: int) -> str:
@@ -164,10 +193,12 @@ def mean_curve(group: SeedGroup, axis: str, rows: Rows, value: Value) -> list[Ro
     levels = [np.interp(every, [*line], [*line.values()], left=math.nan, right=math.nan) for line in lines]
     points = []
     for place, *here in zip(every, *levels, strict=True):
-        spread = spread_of(None if math.isnan(level) else level for level in here)
-        if spread:
-            point = {"group": group.name, axis: place, "runs": spread.number, "value": finite(spread.mean)}
-            if (width := spread.deviation) is not None:
-                point |= {"low": finite(spread.mean - width), "high": finite(spread.mean + width)}
+        known = [level for level in here if not math.isnan(level)]
+        if known:
+            middle = mean(known)
+            point = {"group": group.name, axis: place, "runs": len(known), "value": finite(middle)}
+            if len(known) > 1:
+                width = stdev(known)
+                point |= {"low": finite(middle - width), "high": finite(middle + width)}
             points.append(point)
     return points

@@ -16,8 +16,7 @@ from itertools import product
 from typing import Any
 
 from tardygrad.errors import Invalid, TardygradError
-from tardygrad.report.discover import find
-from tardygrad.report.loader import RunView
+from tardygrad.report.loader import RunView, find
 from tardygrad.runs.history import is_locked
 from tardygrad.runs.record_values import printable
 

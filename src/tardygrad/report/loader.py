@@ -1,30 +1,166 @@
-"""A run as a report shows it: lists that are short enough to draw."""
+"""Find recorded runs and sweeps, and read a run as a report shows it: lists that are short enough to draw."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tardygrad.report.downsample import ClientBars, Sample, client_bars, sample
-from tardygrad.report.settings import flat, toml
+from tardygrad.errors import Invalid
 from tardygrad.runs.accountant import guarantee
-from tardygrad.runs.history import History, read_history
+from tardygrad.runs.history import ClientHistory, History, read_history
 from tardygrad.runs.record import Row, reading_record
 from tardygrad.runs.record_values import printable
+from tardygrad.spec.toml import document
 from tardygrad.tail.estimate import MIN_SAMPLES
 from tardygrad.tail.hill import hill, survival
+
+Item = TypeVar("Item")
 
 POINTS = 400  # most points of a curve
 CLIENTS, BARS, CLASSES = 64, 3000, 8  # most clients and bars of a timeline, most classes of a fleet
 EVEN = 1000  # a larger tail index means that the norms are almost equal: there is no tail
 SMALLEST, LARGEST = 1e-300, 1e150  # numbers that can be drawn and squared
+SPEC = 20_000  # characters of a spec that are shown
+
+
+class Found(NamedTuple):
+    """The directories of runs and of sweeps."""
+
+    runs: list[Path]
+    sweeps: list[Path]
+
+
+def find(paths: Sequence[str]) -> Found:
+    """The runs and sweeps at the paths: each is a run, a sweep, or a folder that contains some at any depth."""
+    runs: dict[Path, Path] = {}
+    sweeps: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        own = _below(path)
+        if not own.runs and not own.sweeps:
+            what = "contains no runs or sweeps" if path.is_dir() else "is not a directory"
+            raise Invalid(f"{str(path)!r} {what}. Pass a run or sweep directory, such as runs/digits-1.")
+        runs |= {found.resolve(): found for found in own.runs}
+        sweeps |= {found.resolve(): found for found in own.sweeps}
+    return Found(list(runs.values()), list(sweeps.values()))
+
+
+def _below(folder: Path) -> Found:
+    """The runs and sweeps in a folder, sorted, without those inside a run or a sweep."""
+    runs, sweeps = list[Path](), list[Path]()
+    for place, folders, files in os.walk(folder, onerror=_refuse):
+        runs += [Path(place)] * ("spec.json" in files)
+        sweeps += [Path(place)] * ("sweep.json" in files)
+        if "spec.json" in files or "sweep.json" in files:
+            folders.clear()
+    return Found(sorted(runs), sorted(sweeps))
+
+
+def _refuse(error: OSError) -> None:
+    """Raise `Invalid` for a folder that nobody may list: a report without its runs would be wrong."""
+    if isinstance(error, PermissionError):
+        fix = "Make it readable, or pass only runs that are."
+        raise Invalid(f"a folder of runs must be readable, got {error.filename!r} ({error.strerror}). {fix}") from error
+
+
+class Sample(NamedTuple, Generic[Item]):
+    """Every `step`-th item of a list, and the last one."""
+
+    items: list[Item]
+    step: int
+
+
+def sample(items: Sequence[Item], limit: int) -> Sample[Item]:
+    """At most `limit` items of a list, evenly spaced, and the last one.
+
+    >>> sample(range(10), limit=4)
+    Sample(items=[0, 4, 8, 9], step=4)
+    """
+    step = 1
+    while len(items) > step * limit:
+        step *= 2
+    last = [items[-1]] if items and (len(items) - 1) % step else []
+    return Sample([*items[::step], *last], step)
+
+
+class Bar(NamedTuple):
+    """A period in which a client was in one state."""
+
+    client: int
+    start: float
+    end: float
+    jobs: int  # merged into this bar
+
+
+class ClientBars(NamedTuple):
+    """What clients did over time, as a bounded number of bars."""
+
+    working: list[Bar]  # without the time in which a client was asleep and its job suspended
+    asleep: list[Bar]
+    away: list[Bar]
+    stride: int  # one in this many clients is drawn
+    gap: float  # gaps of up to this many seconds are closed; negative: none are
+
+
+def client_bars(clients: Sequence[ClientHistory], time: float, *, most: int, limit: int) -> ClientBars:
+    """Bars of at most `most` clients, and at most `limit` bars: short gaps are closed if there are too many.
+
+    Args:
+        time: at the end of the record.
+    """
+    active = [number for number, client in enumerate(clients) if client.jobs or client.away or client.asleep]
+    stride, gap = 1, -1.0
+    while sum(number % stride == 0 for number in active) > most:
+        stride *= 2
+    drawn = [number for number in active if number % stride == 0]
+    working = [bar for number in drawn for bar in _working(number, clients[number])]
+    asleep = [Bar(number, start, end, 1) for number in drawn for start, end in clients[number].asleep]
+    away = [Bar(number, start, end, 1) for number in drawn for start, end in clients[number].away]
+    while len(working) + len(asleep) + len(away) > limit:
+        gap = max(2 * gap, time / 1000, 1e-9)
+        working, asleep, away = (_merged(bars, gap) for bars in (working, asleep, away))
+    return ClientBars(working, asleep, away, stride, gap)
+
+
+def _working(number: int, client: ClientHistory) -> Iterator[Bar]:
+    """The jobs of a client, in pieces where it was asleep; the first piece counts the job."""
+    spans = client.asleep
+    first = 0
+    for start, end, *_ in client.jobs:
+        while first < len(spans) and spans[first][1] <= start:
+            first += 1
+        begin, jobs = start, 1
+        for sleep, wake in islice(spans, first, None):
+            if sleep >= end:
+                break
+            if sleep > begin:
+                yield Bar(number, begin, sleep, jobs)
+                jobs = 0
+            begin = max(begin, wake)
+        if begin < end or jobs:
+            yield Bar(number, min(begin, end), end, jobs)
+
+
+def _merged(bars: Iterable[Bar], gap: float) -> list[Bar]:
+    """The bars, without gaps up to this many seconds between those of one client."""
+    found: list[Bar] = []
+    for bar in bars:
+        last = found[-1] if found else None
+        if last and last.client == bar.client and bar.start - last.end <= gap:
+            found[-1] = Bar(bar.client, last.start, max(bar.end, last.end), last.jobs + bar.jobs)
+        else:
+            found.append(bar)
+    return found
 
 
 class NormTail(NamedTuple):
@@ -180,3 +316,23 @@ def tail_of(norms: NDArray[np.float64]) -> NormTail | None:
         return None
     points = [(float(f"{size:.6g}"), share) for size, share in survival(norms, 100)]
     return NormTail(found.index, found.index / math.sqrt(found.k), found.k, edge, found.k / number, points)
+
+
+def flat(tables: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every key of a spec with its value, both as in an override.
+
+    >>> dict(flat({"run": {"rounds": 3, "seed": 0}}))
+    {'run.rounds': '3', 'run.seed': '0'}
+    """
+    if not isinstance(tables, dict):
+        yield prefix, json.dumps(tables, ensure_ascii=False)[:400]
+        return
+    for key, value in tables.items():
+        yield from flat(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def toml(tables: Any) -> str:
+    """A spec as TOML, cut after `SPEC` characters."""
+    whole = document(tables)
+    rest = len(whole) - SPEC
+    return whole if rest <= 0 else f"{whole[:SPEC]}…\n\n({rest:,} more characters are in spec.json)"

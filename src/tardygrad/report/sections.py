@@ -6,11 +6,10 @@ import shlex
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from tardygrad.report import client_scores, clients, curves, tail_charts
+from tardygrad.report import curves, run_charts
 from tardygrad.report.comparison import comparison_blocks
 from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
-from tardygrad.report.machines import machines
 from tardygrad.results.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.results.comparison import Comparison
 from tardygrad.runs.history import UNFINISHED, History
@@ -78,23 +77,23 @@ def _single(run: RunView, *, compared: bool = False) -> Iterator[Section]:
     yield Section("summary", "Summary", [Table(("", ""), list(_facts(run)))])
     if not compared:
         yield _learning(group)
-    yield _section("clients", "Clients", clients.timeline(run), "No client has worked yet.")
+    yield _section("clients", "Clients", run_charts.timeline(run), "No client has worked yet.")
     if len(run.history.machines) > 1:
-        yield Section("machines", "Machines", list(machines(run)))
+        yield Section("machines", "Machines", list(run_charts.machines(run)))
     if run.history.client_evaluations:
-        scores = chain(client_scores.distribution(run), client_scores.over_rounds(run))
+        scores = chain(run_charts.distribution(run), run_charts.over_rounds(run))
         yield _section("client-scores", "Scores of the clients", scores, "No client has a score.")
-    late = chain(clients.delays(run), clients.delays_over_time(run))
+    late = chain(run_charts.delays(run), run_charts.delays_over_time(run))
     yield _section("lateness", "Delays", late, "No update has been used yet.")
     yield _influence(group)
     if not compared:
         yield _clipping(group)
         yield from _privacy(group)
-    tails, few = chain(tail_charts.tail(run), tail_charts.indices(run)), "Too few updates, or too similar norms"
+    tails, few = chain(run_charts.tail(run), run_charts.indices(run)), "Too few updates, or too similar norms"
     yield _section("tails", "Tails", tails, f"{few}, to estimate a tail index.")
     none = "No update was refused and no client was lost."
-    yield _section("trouble", "Refused and lost", clients.trouble(run), none)
-    yield Section("memory", "Memory", [_memory(run.history), *tail_charts.memory(run)])
+    yield _section("trouble", "Refused and lost", run_charts.trouble(run), none)
+    yield Section("memory", "Memory", [_memory(run.history), *run_charts.memory(run)])
     yield Section("settings", "Settings", list(_settings(run)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf, isnan
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from tardygrad.results.figure import (
     wrapped,
 )
 from tardygrad.results.theme import (
+    BLACK,
     INK,
     class_colours,
     class_legend,
@@ -158,7 +159,7 @@ def _axes(groups: list[SeedGroup], curve: Curve) -> dict[str, str]:
     return {axis: known[axis] for axis in curve.axes if axis not in useless}
 
 
-def x_of(axis: str, lines: Lines, **options: Any) -> alt.X:
+def _x(axis: str, lines: Lines, **options: Any) -> alt.X:
     """The position of points on an axis."""
     least = min((point[axis] for point in lines.points[axis] if point[axis] > 0), default=1)
     log = alt.Scale(type="log", nice=False, domainMin=least, clamp=True)  # also shows time 0
@@ -174,10 +175,13 @@ def _figure(groups: list[SeedGroup], curve: Curve) -> Iterator[Figure]:
     notes = _notes(groups, curve, lines)
     legend = []
     if len(groups) > 1:
-        drawn = {group.name for group in lines.groups}
         entries = method_legend([group.label for group in groups], [group.name for group in groups])
-        legend = [entry for entry in entries if entry.name in drawn]
-    caption, chart = " ".join((curve.caption, *notes)), _panels(groups, lines, curve)
+        legend = [entry for entry, group in zip(entries, groups, strict=True) if group in lines.groups]
+    caption, drawn = (
+        " ".join((curve.caption, *notes)),
+        panels(groups, lines, curve, lines.axes, width=PANEL, height=220),
+    )
+    chart = alt.concat(*drawn, columns=2, params=[HIGHLIGHT.param] if len(groups) > 1 else alt.Undefined)
     yield figure(curve.key, curve.title, caption, chart, lines.points, _table(curve, lines), legend)
 
 
@@ -229,47 +233,57 @@ def _notes(groups: list[SeedGroup], curve: Curve, lines: Lines) -> list[str]:
     return notes
 
 
-def _panels(groups: list[SeedGroup], lines: Lines, curve: Curve) -> Any:
-    """The curves against each axis, two panels in a row."""
-    title, compared = curve.title.lower(), len(groups) > 1
+def panels(
+    groups: list[SeedGroup],
+    lines: Lines,
+    curve: Curve,
+    axes: Iterable[str],
+    *,
+    names: Sequence[str] = (),
+    legend: alt.Legend | None = None,
+    **size: Any,
+) -> list[Any]:
+    """The curves against each axis, two panels in a row.
+
+    Args:
+        names: what the groups are called in a figure for papers, whose points have them; empty: it is for a page,
+            which has the legend, highlights lines and shows tips.
+        size: width and height of a panel.
+    """
+    page, title, labels = not names, curve.title.lower(), [group.label for group in groups]
+    field, known = ("group", [group.name for group in groups]) if page else ("name", names)
     scale = alt.Scale(type="log") if lines.log else alt.Scale(zero=False)
     axis_y = percent() if curve.percent else alt.Axis(format=".3~g")
     bands = any(len(group.runs) > 1 for group in groups)
     shown = [("value:Q", title, ".1%" if curve.percent else ".4~g"), *[("runs:Q", "runs")] * bands]
-    colour, dash = _colour_and_dash(groups)
-    panels = []
-    for number, axis in enumerate(lines.axes):
+    colours = method_colours(labels, known, INK if page else BLACK)
+    dashes = alt.Scale(domain=list(known), range=[list(stroke.dash) for stroke in strokes(labels)])
+    found = []
+    for number, axis in enumerate(axes):
 
         def level(field: str, title: str | None = title if number % 2 == 0 else None) -> alt.Y:
             return alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis_y)
 
-        base: Any = named_data(axis).encode(x=x_of(axis, lines), color=colour, detail="runs:N")
-        if compared:
+        base: Any = named_data(axis).encode(
+            x=_x(axis, lines, **({} if page else {"tickCount": 5})),
+            color=alt.Color(f"{field}:N", title=None, scale=colours, legend=legend),
+            detail="runs:N",
+        )
+        if page and len(groups) > 1:
             base = base.encode(opacity=highlighted("group"))
         band = base.mark_area(fillOpacity=0.18, strokeWidth=0, aria=False).encode(y=level("low"), y2="high:Q")
         line = base.mark_line(aria=False).encode(
             y=level("value"),
             strokeWidth=alt.StrokeWidth("width:Q", scale=None),
-            strokeDash=dash,
+            strokeDash=alt.StrokeDash(f"{field}:N", title=None, scale=dashes, legend=legend),
         )
         tooltip = tips(("group:N", "run"), (f"{axis}:Q", lines.axes[axis], ",.6~g"), *shown)
-        dots = base.mark_circle(size=26, aria=len(lines.points[axis]) <= SMALL).encode(
-            y=level("value"), tooltip=tooltip
-        )
+        dots = base.mark_circle(size=26, aria=len(lines.points[axis]) <= SMALL)
+        dots = dots.encode(y=level("value"), tooltip=tooltip)
         if lines.many or (bands and axis != "round"):  # of seeds that were not evaluated at the same times
             dots = dots.encode(opacity=alt.value(0))  # invisible, but with tooltips
-        panels.append(alt.layer(*[band] * bands, line, dots, width=PANEL, height=220))
-    return alt.concat(*panels, columns=2, params=[HIGHLIGHT.param] if compared else alt.Undefined)
-
-
-def _colour_and_dash(groups: list[SeedGroup]) -> tuple[alt.Color, alt.StrokeDash]:
-    """Encodings of the groups; the page has the legend."""
-    names, labels = [group.name for group in groups], [group.label for group in groups]
-    dashes = alt.Scale(domain=names, range=[list(stroke.dash) for stroke in strokes(labels)])
-    return (
-        alt.Color("group:N", scale=method_colours(labels, names, INK), legend=None),
-        alt.StrokeDash("group:N", scale=dashes, legend=None),
-    )
+        found.append(alt.layer(*[band] * bands, line, *[dots] * page, **size))
+    return found
 
 
 def shares(groups: list[SeedGroup]) -> Iterator[Figure]:

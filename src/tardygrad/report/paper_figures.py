@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import altair as alt
 
-from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, x_of
+from tardygrad.report.curves import Curve, Lines, learning_curves, lines_of, panels
 from tardygrad.report.groups import SeedGroup
 from tardygrad.report.page import figures, put
 from tardygrad.results.blocks import LegendEntry, Section
-from tardygrad.results.figure import FONT, LABEL_EXPR, TEXT, WIDTHS, fitted_names, named_data, percent, quoted
-from tardygrad.results.theme import line_legend, method_colours, rendered, strokes
+from tardygrad.results.figure import FONT, LABEL_EXPR, TEXT, WIDTHS, fitted_names, quoted
+from tardygrad.results.theme import line_legend, rendered
 from tardygrad.runs.record import to_json_value
 
 HEIGHT = 130  # of a panel
@@ -118,50 +118,7 @@ def _width(spec: str) -> float:
 def _fitted(groups: list[SeedGroup], curve: Curve, lines: Lines, axes: Sequence[str], width: int) -> str:
     """The chart in exactly this width: panels take what axes leave, names in the legend break to fit."""
     names, columns = fitted_names([group.name for group in groups], width)
-    panel = width / len(axes) - 40
-    for _ in range(3):  # the labels may change with the width of the panels
-        spec = _spec(groups, curve, lines, axes, panel, columns, names)
-        if (excess := _width(spec) - width) == 0:
-            break
-        panel -= excess / len(axes)
-    return spec
-
-
-def _spec(
-    groups: list[SeedGroup],
-    curve: Curve,
-    lines: Lines,
-    axes: Sequence[str],
-    panel: float,
-    columns: int,
-    names: list[str],
-) -> str:
-    labels = [group.label for group in groups]
     legend = line_legend(columns=columns, labelExpr=LABEL_EXPR, symbolStrokeWidth=1.5) if len(groups) > 1 else None
-    dashes = alt.Scale(domain=names, range=[list(stroke.dash) for stroke in strokes(labels)])
-    scale = alt.Scale(type="log") if lines.log else alt.Scale(zero=False)
-    ticks = percent() if curve.percent else alt.Axis(format=".3~g")
-    bands = any(len(group.runs) > 1 for group in groups)
-    panels = []
-    for number, axis in enumerate(axes):
-
-        def level(field: str, title: str | None = None if number else curve.title.lower()) -> alt.Y:
-            return alt.Y(f"{field}:Q", title=title, scale=scale, axis=ticks)
-
-        base: Any = named_data(axis).encode(
-            x=x_of(axis, lines, tickCount=5),
-            detail="runs:N",
-            color=alt.Color("name:N", title=None, scale=method_colours(labels, names), legend=legend),
-        )
-        band = base.mark_area(fillOpacity=0.18, strokeWidth=0).encode(y=level("low"), y2="high:Q")
-        line = base.mark_line().encode(
-            y=level("value"),
-            strokeWidth=alt.StrokeWidth("width:Q", scale=None),
-            strokeDash=alt.StrokeDash("name:N", title=None, scale=dashes, legend=legend),
-        )
-        panels.append(alt.layer(*[band] * bands, line).properties(width=panel, height=HEIGHT))
-    chart = alt.concat(*panels, columns=2, spacing=8)
-    spec = quoted(_styled(chart).to_dict())
     name_of = dict(zip((group.name for group in groups), names, strict=True))
     datasets = {
         axis: [
@@ -169,7 +126,15 @@ def _spec(
         ]
         for axis in axes
     }
-    return json.dumps(spec | {"datasets": to_json_value(datasets)})
+    panel = width / len(axes) - 40
+    for _ in range(3):  # the labels may change with the width of the panels
+        drawn = panels(groups, lines, curve, axes, names=names, legend=legend, width=panel, height=HEIGHT)
+        chart = quoted(_styled(alt.concat(*drawn, columns=2, spacing=8)).to_dict())
+        spec = json.dumps(chart | {"datasets": to_json_value(datasets)})
+        if (excess := _width(spec) - width) == 0:
+            break
+        panel -= excess / len(axes)
+    return spec
 
 
 def _styled(chart: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,33 +210,24 @@ def _criterion(sweep: Sweep) -> str:
 
 def history(sweep: Sweep) -> Iterator[Figure]:
     """The score of every trial in the order of their numbers, and the best one so far."""
-    trials = sweep.trials
-    rows = [{**_row(trial), "end": _end(trial)} for trial in trials]
-    scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
+    scored, unscored = _rows(sweep)
     if len(scored) < 2:
         return
-    highest, best = sweep.higher, list[Row]()
+    highest, best, last = sweep.higher, list[Row](), sweep.trials[-1].number
     for row in scored:
         if not best or (row["score"] > best[-1]["score"] if highest else row["score"] < best[-1]["score"]):
             best.append({"trial": row["trial"], "score": row["score"]})
-    best.append({"trial": rows[-1]["trial"], "score": best[-1]["score"]})
-    legend, goal, height = _legend(trials), printable(sweep.goal), 220
-    few = [row["trial"] for row in rows] if len(rows) <= 10 else alt.Undefined  # there Vega would tick at halves
+    best.append({"trial": last, "score": best[-1]["score"]})
+    legend, goal = _legend(sweep.trials), printable(sweep.goal)
+    numbers = [trial.number for trial in sweep.trials]
+    few = numbers if len(numbers) <= 10 else alt.Undefined  # there Vega would tick at halves
     axis = alt.Axis(format=",d", tickMinStep=1, values=few)
     x = alt.X("trial:Q", title="trial", scale=alt.Scale(nice=False, zero=False, padding=8), axis=axis)
-    y = alt.Y("score:Q", title=goal, scale=_level_scale(sweep), axis=_level_axis(sweep))
-    style = {
-        "color": legend_colours("group:N", legend),
-        "tooltip": tips("trial:Q", "group:N", ("score:Q", goal, _form(sweep)), ("end:N", "status")),
-    }
     line = named_data("best").mark_line(interpolate="step-after", color=INK, opacity=0.7, strokeWidth=1.5, aria=False)
-    layers = [line.encode(x=x, y=y), named_data().mark_circle(size=42, opacity=1, aria=False).encode(x=x, y=y, **style)]
-    data = {"rows": scored, "best": best}
-    if unscored:
-        layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
-        data["lost"] = unscored
-    chart = alt.layer(*layers).properties(width=WIDTH, height=height)
+    layers = [line.encode(x=x, y=_level_axis(sweep, goal)), *_dots(sweep, unscored, x, title=goal, height=220)]
+    chart = alt.layer(*layers).properties(width=WIDTH, height=220)
     caption = f"The {goal} of every trial, and the best one so far (line).{_unscored_note(sweep, unscored)}"
+    data = {"rows": scored, "best": best} | ({"lost": unscored} if unscored else {})
     yield figure("history", "History of the sweep", caption, chart, data, legend=legend if len(legend) > 1 else ())
 
 
@@ -264,44 +255,56 @@ def importance(sweep: Sweep) -> Iterator[Figure]:
 
 def slices(sweep: Sweep) -> Iterator[Figure]:
     """The score against every key with several numbers as values, one point per trial."""
-    trials = sweep.trials
-    sides = _numeric_keys(trials)
+    trials, sides = sweep.trials, _numeric_keys(sweep.trials)
     if not sides:
         return
-    rows: list[Row] = [
-        {**_row(trial), "end": _end(trial)} | {f"at{i}": finite(_level(trial, key)) for i, key in enumerate(sides)}
-        for trial in trials
-    ]
-    scored, unscored = ([row for row in rows if (row["score"] is None) is none] for none in (False, True))
-    legend, goal, height = _legend(trials), printable(sweep.goal), 200
-    colour = legend_colours("group:N", legend)
-    charts = []
+    scored, unscored = _rows(sweep, sides)
+    legend, goal, charts = _legend(trials), printable(sweep.goal), []
     for i, key in enumerate(sides):
         axis = alt.Axis(format="~g", labelOverlap="greedy", labelSeparation=6, grid=False, tickCount=6)
-        place, score = (f"at{i}:Q", printable(key), ".5~g"), ("score:Q", goal, _form(sweep))
-        style = {"color": colour, "tooltip": tips("trial:Q", "group:N", place, score, ("end:N", "status"))}
         x = alt.X(f"at{i}:Q", title=_bare(key), scale=_axis_scale(_is_log(sweep, key, trials), padding=8), axis=axis)
-        title = goal if i % 2 == 0 else None
-        y = alt.Y("score:Q", title=title, scale=_level_scale(sweep), axis=_level_axis(sweep))
-        layers = [named_data().mark_circle(size=42, opacity=0.75, aria=False).encode(x=x, y=y, **style)]
-        if unscored:
-            layers.append(_unscored(sweep, unscored, height).encode(x=x, **style))
-        charts.append(alt.layer(*layers).properties(width=PANEL - 20, height=height))
+        place, title = (f"at{i}:Q", printable(key), ".5~g"), goal if i % 2 == 0 else None
+        layers = _dots(sweep, unscored, x, place, title=title, height=200, opacity=0.75)
+        charts.append(alt.layer(*layers).properties(width=PANEL - 20, height=200))
     caption = f"The {goal} against each setting, one dot per trial.{_unscored_note(sweep, unscored)}"
     if math.inf in (_level(trial, key) for trial in trials for key in sides):
         caption += " Infinite settings have no dot."
-    data = {"rows": scored, "lost": unscored} if unscored else {"rows": scored}
+    data = {"rows": scored} | ({"lost": unscored} if unscored else {})
     shown = legend if len(legend) > 1 else []
     yield figure("slices", "Scores by setting", caption, alt.concat(*charts, columns=2), data, legend=shown)
 
 
-def _unscored(sweep: Sweep, rows: list[Row], height: int) -> Any:
-    """Marks of the trials without a score, at the worst edge of a chart of this height; the data are `lost`."""
-    seen = [end for end in SHAPES if end in {row["end"] for row in rows}]
-    scale = alt.Scale(domain=seen, range=[SHAPES[end] for end in seen])
-    marks = named_data("lost").mark_point(size=45, strokeWidth=1.4, aria=False)
-    worst = alt.value(height if sweep.higher else 0)
-    return marks.encode(y=worst, shape=alt.Shape("end:N", title=None, scale=scale))
+def _rows(sweep: Sweep, keys: Sequence[str] = ()) -> tuple[list[Row], list[Row]]:
+    """The trials with a score and those without, with their values of the keys."""
+    found: tuple[list[Row], list[Row]] = [], []
+    for trial in sweep.trials:
+        score, end = finite(trial.value), "starved or failed"
+        end = trial.status if trial.status in SHAPES else end
+        row = {"trial": trial.number, "group": printable(trial.group), "score": score, "end": end}
+        found[score is None].append(row | {f"at{i}": finite(_level(trial, key)) for i, key in enumerate(keys)})
+    return found
+
+
+def _dots(
+    sweep: Sweep, lost: list[Row], x: alt.X, *place: tuple[str, ...], title: str | None, height: int, opacity: float = 1
+) -> list[Any]:
+    """A dot for each trial at its score; those without one, the data `lost`, are at the worst edge."""
+    score = ("score:Q", printable(sweep.goal), _form(sweep))
+    style = {
+        "x": x,
+        "color": legend_colours("group:N", _legend(sweep.trials)),
+        "tooltip": tips("trial:Q", "group:N", *place, score, ("end:N", "status")),
+    }
+    layers = [
+        named_data().mark_circle(size=42, opacity=opacity, aria=False).encode(y=_level_axis(sweep, title), **style)
+    ]
+    if lost:
+        seen = [end for end in SHAPES if end in {row["end"] for row in lost}]
+        shape = alt.Shape("end:N", title=None, scale=alt.Scale(domain=seen, range=[SHAPES[end] for end in seen]))
+        worst = alt.value(height if sweep.higher else 0)
+        marks = named_data("lost").mark_point(size=45, strokeWidth=1.4, aria=False)
+        layers.append(marks.encode(y=worst, shape=shape, **style))
+    return layers
 
 
 def _unscored_note(sweep: Sweep, rows: list[Row]) -> str:
@@ -334,18 +337,10 @@ def _bare(key: str) -> str:
     return printable(key).removeprefix("method.")
 
 
-def _row(trial: Trial) -> Row:
-    return {"trial": trial.number, "group": printable(trial.group), "score": finite(trial.value)}
-
-
 def _level(trial: Trial, key: str) -> float | None:
     """A setting as a number, which may be infinite."""
     value = trial.params.get(key)
     return math.inf if value in ("inf", math.inf) else finite(value)
-
-
-def _end(trial: Trial) -> str:
-    return trial.status if trial.status in ("finished", "diverged", "pruned") else "starved or failed"
 
 
 def _numeric_keys(trials: list[Trial]) -> list[str]:
@@ -369,16 +364,14 @@ def _axis_scale(log: bool, padding: int) -> alt.Scale:
     return alt.Scale(**kind, nice=False, padding=padding)
 
 
-def _level_axis(sweep: Sweep) -> alt.Axis:
-    return alt.Axis(format=_form(sweep), tickCount=5)
-
-
 def _form(sweep: Sweep) -> str:
     """The format of scores."""
     return ".2~%" if sweep.best == "accuracy" else ".4~g"
 
 
-def _level_scale(sweep: Sweep) -> alt.Scale:
+def _level_axis(sweep: Sweep, title: str | None) -> alt.Y:
     """The position of scores."""
     scores = [score for trial in sweep.trials if (score := finite(trial.value)) is not None]
-    return _axis_scale(not sweep.higher and bool(scores) and 0 < 20 * min(scores) < max(scores), padding=14)
+    log = not sweep.higher and bool(scores) and 0 < 20 * min(scores) < max(scores)
+    axis = alt.Axis(format=_form(sweep), tickCount=5)
+    return alt.Y("score:Q", title=title, scale=_axis_scale(log, padding=14), axis=axis)

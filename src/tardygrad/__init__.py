@@ -102,10 +102,10 @@ if TYPE_CHECKING:  # the public names; these lines are read below, too
     from tardygrad.spec.spec import load_spec as load_spec
     from tardygrad.sweeps.compare import compare as compare
     from tardygrad.sweeps.from_python import sweep as sweep
-    from tardygrad.sweeps.result import SweepResult as SweepResult
     from tardygrad.sweeps.store import PlannedRun as PlannedRun
     from tardygrad.sweeps.store import Store as Store
     from tardygrad.sweeps.store import StoredResult as StoredResult
+    from tardygrad.sweeps.trials import SweepResult as SweepResult
     from tardygrad.tasks.data.sharding import Shards as Shards
     from tardygrad.tasks.data.sharding import shard as shard
     from tardygrad.tasks.noise import Noise as Noise

@@ -13,7 +13,7 @@ from tardygrad.errors import Invalid
 from tardygrad.report.build import build
 from tardygrad.results.comparison import Comparison, Contender
 from tardygrad.results.latex import FIT, SPECIAL, SYMBOLS, escape, latex_table
-from tardygrad.sweeps.result import SweepResult
+from tardygrad.sweeps.trials import SweepResult
 from tests.report.records import EVIL, ODD, record
 from tests.report.test_sweeps import swept, trial
 from tests.sweeps.test_compare import make_run, results

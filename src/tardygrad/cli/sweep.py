@@ -16,7 +16,7 @@ from tardygrad.runs.record import Row, new_run_dir
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import GroupSummary, Sweep, groups, read, remark
 from tardygrad.sweeps.compare import is_comparison, read_comparison
-from tardygrad.sweeps.result import sweep_table
+from tardygrad.sweeps.trials import sweep_table
 
 SETTINGS = ("over", "sampler", "trials", "seeds", "best", "budget", "target", "prune", "workable")
 

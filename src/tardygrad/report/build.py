@@ -23,7 +23,7 @@ from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import read as read_sweep
 from tardygrad.sweeps.compare import is_comparison, read_comparison
-from tardygrad.sweeps.result import sweep_table
+from tardygrad.sweeps.trials import sweep_table
 
 
 class Report(NamedTuple):

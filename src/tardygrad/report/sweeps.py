@@ -21,9 +21,8 @@ from tardygrad.runs.record_values import printable
 from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, Trial, groups, remark
 from tardygrad.sweeps.config import command, overrides
-from tardygrad.sweeps.importance import importances
-from tardygrad.sweeps.result import direction_note
-from tardygrad.sweeps.trials import best_of
+from tardygrad.sweeps.study import importances
+from tardygrad.sweeps.trials import best_of, direction_note
 
 TOP = 10  # trials in the table of the best
 FIRST = ("method.lr", "method.local_lr")  # of the keys

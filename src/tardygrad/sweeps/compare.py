@@ -17,9 +17,8 @@ from tardygrad.runs.directions import Directions
 from tardygrad.runs.record import Row, make_directory, read_json, reading_record, require_new, write_json
 from tardygrad.runs.run import Run, begin
 from tardygrad.sweeps.config import Config, check_target
-from tardygrad.sweeps.from_python import MadeRuns, check_call, check_folder, run_made, seed_list
-from tardygrad.sweeps.result import SweepResult
-from tardygrad.sweeps.trials import Sweep, Trial, read
+from tardygrad.sweeps.from_python import MadeRuns, check_call, run_made, seed_list
+from tardygrad.sweeps.trials import Sweep, SweepResult, Trial, read
 
 METHOD = "method"  # the key of the methods' names in the space; the other one is `seed`
 FILE = "comparison.json"  # what to show of the runs, besides `sweep.json` and the study
@@ -67,7 +66,6 @@ def compare(
     from tardygrad.sweeps.runner import check_same  # Optuna is slow to import
 
     numbers = seed_list(seeds)
-    check_folder(out)
     given = {"rounds": rounds, "until": budget, "evaluate_every": evaluate_every}
     settings = {name: value for name, value in given.items() if value is not None}
     functions = _functions(contenders, task, fleet, settings)

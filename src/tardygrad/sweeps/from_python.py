@@ -27,9 +27,8 @@ from tardygrad.runs.settings import Settings
 from tardygrad.spec.toml import inline
 from tardygrad.sweeps.config import Config, check_settings, check_values, corners, number_of_trials, with_goal
 from tardygrad.sweeps.config import configure as configure_spec
-from tardygrad.sweeps.result import MakeRun, SweepResult, arguments
 from tardygrad.sweeps.trial import Source, Stop, score_run, start_scores
-from tardygrad.sweeps.trials import Sweep, Trial, read
+from tardygrad.sweeps.trials import MakeRun, Sweep, SweepResult, Trial, arguments, read
 
 MOST_VALUES = 10_000  # of a key of the space, and of seeds
 
@@ -187,7 +186,6 @@ def sweep(
         jobs: processes; 0 is one for every core.
         out: the folder of the sweep, for `tardygrad report` and to continue it; None stores nothing.
     """
-    check_folder(out)
     how: Row = {"budget": budget, "target": target, "trials": trials, "best": best, "workable": workable}
     if isinstance(make_run, str | Path):
         return _sweep_spec(make_run, space, seeds, sampler, how, jobs=jobs, out=out)
@@ -321,12 +319,6 @@ def _first(values: Iterable[Any], name: str) -> list[Any]:
         fix = 'For a space, use {"low": ..., "high": ...} with a sampler.'
         raise Invalid(f"{name} must have at most {MOST_VALUES:,} values, got more. {fix}")
     return found
-
-
-def check_folder(out: object) -> None:
-    """Raise `Invalid` unless an argument `out` is a path or None."""
-    if not isinstance(out, str | Path | None):
-        raise Invalid(f"`out` must be the path of a folder, got {out!r}.")
 
 
 def check_call(make_run: MakeRun, caller: str, name: str, keys: list[str]) -> None:

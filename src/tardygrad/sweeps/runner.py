@@ -189,11 +189,7 @@ def check_same(folder: Path, config: Config) -> None:
         return
     before, now = (_flat(row) for row in (read_json(folder / "sweep.json"), to_json_value(config.row())))
     for key in dict.fromkeys([*now, *before]):
-        if (
-            key not in ("name", "source", "changes")
-            and not key.startswith("versions.")
-            and now.get(key) != before.get(key)
-        ):
+        if key.partition(".")[0] not in UNCHECKED and now.get(key) != before.get(key):
             differs = f"`{key.removeprefix('spec.')}` is {shown(before.get(key))} there, got {shown(now.get(key))}"
             raise Invalid(f"the sweep in {str(folder)!r} has other settings: {differs}. Choose another folder.")
 

@@ -25,7 +25,7 @@ from tardygrad.runs.record import Row, exclusive, read_json, write_json
 from tardygrad.runs.run import Run, versions
 from tardygrad.runs.summary import remove_model
 from tardygrad.spec.spec import Spec, load
-from tardygrad.sweeps.trial import TaskCache, ignore, run_seed
+from tardygrad.sweeps.trial import TaskCache, run_seed
 from tardygrad.tail.probe import probe
 
 PLACES = ("data", "cache", "pretrained")  # keys of a task that say where files are, which changes no result
@@ -201,7 +201,7 @@ def _run(path: Path, run: PlannedRun, records: bool) -> Path:
             tails.extend(layer_tails(current))
 
     settings: dict[str, Any] = {"score": run.score, "out": record if records else None}
-    result = run_seed(spec, _tasks, spec.run.seed, **settings, watch=measure if run.tails else ignore)
+    result = run_seed(spec, _tasks, spec.run.seed, **settings, watch=measure if run.tails else None)
     if run.tails:
         result["tails"] = [row._asdict() for row in tails]
     if records:

@@ -12,12 +12,13 @@ import logging
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -27,6 +28,7 @@ from tardygrad import streams
 from tardygrad.errors import Invalid, RecordError
 from tardygrad.runs.record import Row
 from tardygrad.sweeps.config import Config
+from tardygrad.sweeps.trials import Sweep
 
 Space = Mapping[str, BaseDistribution]
 """A setting's name to its range."""
@@ -35,6 +37,7 @@ Direction = Literal["maximize", "minimize"]
 
 FILE = "study.jsonl"
 NAME = "sweep"  # of the study in the journal
+LEAST = 8  # trials with a value, below which nothing can be told of importances
 
 
 @contextmanager
@@ -213,3 +216,25 @@ def _rung(config: Config) -> int:
             "pruning compares runs at equal rounds, got a spec without `run.rounds`. Set it, or do not prune."
         )
     return run.evaluate_every * max(run.rounds // 16 // run.evaluate_every, 1)
+
+
+@quiet()
+def importances(sweep: Sweep) -> dict[str, float]:
+    """The share of the variance of the values that each setting explains (functional ANOVA), the largest first.
+
+    Trials without a value, such as those that diverged, are left out. Empty if fewer than `LEAST` remain, if all have
+    the same value, or if fewer than two settings vary.
+    """
+    space = {key: distribution(values) for key, values in sweep.space.items()}
+    study = optuna.create_study()
+    for trial in sweep.trials:
+        if trial.value is not None and math.isfinite(trial.value):
+            params = {key: scalar(trial.params[key]) for key in space if key in trial.params}
+            known = {key: space[key] for key in params}
+            with suppress(ValueError):  # a value outside the space, in a record that was changed
+                study.add_trial(create_trial(params=params, distributions=known, value=trial.value))
+    trials = study.get_trials(deepcopy=False)
+    varying = [key for key in space if len({trial.params.get(key) for trial in trials}) > 1]
+    if len(trials) < LEAST or len(varying) < 2 or len({trial.value for trial in trials}) < 2:
+        return {}
+    return dict(get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0), params=varying))

@@ -23,17 +23,8 @@ if TYPE_CHECKING:
 Stop = Callable[[Row], str | None]
 """Why a run should end after this evaluated round: `reached` (the target), `pruned`, or None to continue."""
 
-
-def never(row: Row) -> None:
-    """A `Stop` that ends no run."""
-
-
 Watch = Callable[[Run], None]
 """Called with a run before its first round and after every round."""
-
-
-def ignore(run: Run) -> None:
-    """A `Watch` that does nothing."""
 
 
 class Source(Protocol):
@@ -82,8 +73,8 @@ def run_seed(
     *,
     score: str = "accuracy",
     budget: float | None = None,
-    stop: Stop = never,
-    watch: Watch = ignore,
+    stop: Stop | None = None,
+    watch: Watch | None = None,
     out: Path | None = None,
 ) -> Row:
     """Run a spec with one seed, to its end or to where it diverges, and return what to store of it.
@@ -103,7 +94,13 @@ def run_seed(
 
 
 def score_run(
-    run: Run, start: Row, *, score: str, budget: float | None, stop: Stop = never, watch: Watch = ignore
+    run: Run,
+    start: Row,
+    *,
+    score: str,
+    budget: float | None,
+    stop: Stop | None = None,
+    watch: Watch | None = None,
 ) -> Row:
     """Run to the end, or to where the run diverges, and return what to store of it.
 
@@ -119,11 +116,13 @@ def score_run(
     ended = None
     if run.status == "new" and budget is not None:
         run.limit(budget)
-    watch(run)
+    if watch:
+        watch(run)
     rounds = run.go() if run.status == "new" else (row for row in run.metrics)
     try:
         for row in rounds:
-            watch(run)
+            if watch:
+                watch(run)
             # a run that had ended before may be longer than the budget
             if row["time"] > (math.inf if budget is None else budget):
                 break
@@ -131,7 +130,7 @@ def score_run(
             if any(name.startswith("test_") for name in row):
                 scored = row
                 curve.append((row["round"], row["time"], row.get("test_loss"), row.get(f"test_{score}")))
-                if ended := stop(row):
+                if ended := stop and stop(row):
                     break
         else:
             ended = run.status if run.status in ("diverged", "starved") else None

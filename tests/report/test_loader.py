@@ -20,8 +20,7 @@ from tardygrad.report.build import build
 from tardygrad.report.loader import BARS, CLASSES, CLIENTS, EVEN, POINTS, client_bars, find, read, sample, tail_of
 from tardygrad.report.run_charts import SPANS, delays_over_time, timeline
 from tardygrad.results.blocks import Figure, Table
-from tardygrad.runs.history import ClientHistory, PastJob, is_locked
-from tardygrad.runs.record import Record
+from tardygrad.runs.history import ClientHistory, PastJob
 from tardygrad.tail.estimate import estimate
 from tests.report.records import EVIL, events, record, write
 
@@ -217,6 +216,7 @@ def test_a_sample_has_the_first_and_the_last(number: int) -> None:
 
 def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
     one, other = record(tmp_path / "all/b/run"), record(tmp_path / "all/a")
+    record(one / "inside")  # which is its own affair
     assert find([str(tmp_path / "all"), str(one)]) == ([other, one], [])
     (tmp_path / "all/sweep").mkdir()
     write(tmp_path / "all/sweep/sweep.json", {})
@@ -225,12 +225,6 @@ def test_a_folder_stands_for_the_runs_below_it(tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(Invalid, match=rf"{what}\. Pass a run or sweep directory, such as runs/digits-1"):
             find([str(place)])
-
-
-def test_runs_inside_a_run_are_its_own_affair(tmp_path: Path) -> None:
-    run = record(tmp_path / "all/run")
-    record(tmp_path / "all/run/inside")
-    assert find([str(tmp_path / "all")]) == find([str(run)]) == ([run], [])
 
 
 def test_a_folder_that_cannot_be_listed_is_refused_unless_it_is_inside_a_run(
@@ -253,16 +247,6 @@ def test_a_folder_that_cannot_be_listed_is_refused_unless_it_is_inside_a_run(
         rule = f"a folder of runs must be readable, got {str(place)!r} (Permission denied). Make it readable, or pass "
         with pytest.raises(Invalid, match=re.escape(rule)):
             find([str(tmp_path / "all")])
-
-
-def test_a_run_that_is_held_is_seen_to_go_on_and_one_that_was_killed_is_not(tmp_path: Path) -> None:
-    assert is_locked(record(tmp_path / "old")) is None
-    held = Record(tmp_path / "run", {})
-    try:
-        assert is_locked(tmp_path / "run") is True
-    finally:
-        held.close()
-    assert is_locked(tmp_path / "run") is False
 
 
 def test_a_killed_run_is_told_from_a_running_one_and_offers_to_be_continued(tmp_path: Path) -> None:

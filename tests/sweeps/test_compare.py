@@ -26,7 +26,7 @@ from tardygrad.sweeps import runner as running
 from tardygrad.sweeps.compare import read_comparison
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
-from tests.sweeps.test_from_python import FLEET, TASK, last_loss, make_run, method, simulated
+from tests.sweeps.test_from_python import FLEET, TASK, last_loss, make_run, method
 
 
 def results(scores: list[float | None], times: list[float | None]) -> list[SeedResult]:
@@ -242,17 +242,14 @@ def test_any_text_on_a_line_may_name_a_method(tmp_path: Path) -> None:
     ("contenders", "changes", "message"),
     [
         ({}, {}, "needs a dict of names and methods"),
-        ({"": method()}, {}, "the name of a method must be text on one line, got ''"),
         ({"a\n": method()}, {}, "the name of a method must be text on one line"),
         ({"a": lambda number: None}, {}, r"the comparison calls a\(seed=\.\.\.\), but: missing a required argument"),
-        ({"a": simulated}, {"out": 3}, "`out` must be a string or a path or None, got 3"),
         ({"a": 3}, {}, "a contender must be a method, a result of tg.sweep or a function that makes a run, got 3"),
         ({"a": method()}, {}, "needs task=... and fleet=... to run the method 'a'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"rounds": 3}, "`rounds` is a setting for methods"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"reference": "b"}, "`reference` must be one of a, got 'b'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"score": "f1"}, "one of loss, distance, got 'f1'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": 95}, "`confidence` must be between 0 and 1, got 95"),
-        ({"a": lambda seed: make_run(1.0, seed)}, {"confidence": "x"}, "`confidence` must be a number, got 'x'"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"budget": -1.0}, "`budget` must be a finite number, above 0"),
         ({"a": lambda seed: make_run(1.0, seed)}, {"target": 1e9}, "x_0 already has a test loss of .* Use a lower"),
     ],

@@ -16,6 +16,7 @@ from tardygrad.results.blocks import Block, Note, Section, Table, with_suffix
 from tardygrad.results.comparison import Comparison, Contender, SeedResult, first_time, listed, reachable_target
 from tardygrad.results.comparison_figure import mean_chart, mean_curves, paper_chart
 from tardygrad.results.figure import WIDTH, WIDTHS, figure
+from tardygrad.results.table import score_text
 from tardygrad.results.theme import method_legend
 from tardygrad.runs.history import UNFINISHED
 from tardygrad.runs.record_values import printable, rounded
@@ -170,7 +171,7 @@ def _last_score(run: RunView) -> str | None:
     name = run.history.directions.main(scores)
     if name is None:
         return None
-    return f"{name} of {scores[name]:.1%}" if name == "accuracy" else f"{name} of {scores[name]:.4g}"
+    return f"{name} of {score_text(name, scores[name])}"
 
 
 def comparison_blocks(compared: Comparison, *, key: str = "") -> Iterator[Block]:

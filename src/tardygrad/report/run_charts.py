@@ -16,6 +16,7 @@ from tardygrad.report.groups import seconds_of
 from tardygrad.report.loader import POINTS, Bar, RunView, finite, sample
 from tardygrad.results.blocks import Figure, LegendEntry, Table
 from tardygrad.results.figure import LABEL_EXPR, PANEL, WIDTH, figure, log_scale, named_data, percent, wrapped
+from tardygrad.results.table import score_text
 from tardygrad.results.theme import BLUE, INK, RED, class_colours, class_legend, tips
 from tardygrad.runs.events import ClientEvaluation
 from tardygrad.runs.record import Row
@@ -311,7 +312,7 @@ def distribution(run: RunView) -> Iterator[Figure | Table]:
         {"rows": rows, "levels": levels},
         legend=class_legend(list(run.classes)),
     )
-    worst = [(run.history.names[c], c, run.class_of[c], _shown(name, values[c])) for c in order[:NAMED].tolist()]
+    worst = [(run.history.names[c], c, run.class_of[c], score_text(name, values[c])) for c in order[:NAMED].tolist()]
     yield Table(("worst clients", "number", "class", f"{last.on} {name}"), worst)
 
 
@@ -362,10 +363,6 @@ def _quantiles(values: NDArray[np.float64]) -> list[tuple[float, float]]:
 
 def _client(run: RunView, client: int) -> dict[str, str]:
     return {"client": run.history.names[client], "class": run.class_of[client]}
-
-
-def _shown(name: str, value: float) -> str:
-    return f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
 
 
 def tail(run: RunView) -> Iterator[Figure]:

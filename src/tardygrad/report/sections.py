@@ -12,6 +12,7 @@ from tardygrad.report.groups import SeedGroup, score_names, seconds_of
 from tardygrad.report.loader import RunView, finite
 from tardygrad.results.blocks import Block, Code, Section, Table, with_suffix
 from tardygrad.results.comparison import Comparison
+from tardygrad.results.table import score_text
 from tardygrad.runs.history import UNFINISHED, History
 from tardygrad.runs.record_values import printable, rounded
 from tardygrad.runs.run import plural
@@ -112,7 +113,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, str]]:
         last = run.scores.items[-1]
         for name in score_names([SeedGroup("", "", [run])]):
             value = last["scores"].get(name)
-            shown = "not finite" if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
+            shown = "not finite" if value is None else score_text(name, value)
             yield f"test {name}", f"{shown} in round {last['round']:,}"
     if run.privacy:
         yield "privacy of each client", run.privacy

@@ -13,6 +13,7 @@ import altair as alt
 from tardygrad.report.loader import finite
 from tardygrad.results.blocks import Block, Code, Figure, LegendEntry, Section, Table, with_suffix
 from tardygrad.results.figure import LABEL_EXPR, PANEL, WIDTH, figure, named_data, percent, wrapped
+from tardygrad.results.table import score_text
 from tardygrad.results.theme import BLUE, INK, legend_colours, method_legend, tips
 from tardygrad.runs.history import is_locked
 from tardygrad.runs.kinds import is_simulated
@@ -22,7 +23,7 @@ from tardygrad.runs.run import plural
 from tardygrad.sweeps import Sweep, Trial, groups, remark
 from tardygrad.sweeps.config import command, overrides
 from tardygrad.sweeps.study import importances
-from tardygrad.sweeps.trials import best_of, direction_note
+from tardygrad.sweeps.trials import best_of, direction_note, ranked
 
 TOP = 10  # trials in the table of the best
 FIRST = ("method.lr", "method.local_lr")  # of the keys
@@ -57,11 +58,11 @@ def sweep_headline(sweep: Sweep) -> str:
     trials = plural(sweep.total, "trial") if done == sweep.total else f"{done} of {plural(sweep.total, 'trial')} so far"
     if best is None or best.value is None:
         return f"{trials}, none with a {printable(sweep.goal)}."
-    value = f"{best.value:.1%}" if sweep.best == "accuracy" else f"{best.value:.4g}"
     counted = [group for group in groups(sweep) if group.share is not None]
     share = f"; {sum(g.workable for g in counted)} of {sum(g.judged for g in counted)} are workable" if counted else ""
     several = len({trial.group for trial in sweep.trials}) > 1
     which = f"Trial {best.number}{f' ({printable(best.group)})' * several}"
+    value = score_text(sweep.best, best.value)
     return f"{which} is the best of {trials}, with a {printable(sweep.goal)} of {value}{share}."
 
 
@@ -90,12 +91,12 @@ class Column(NamedTuple):
 def _scores(sweep: Sweep) -> list[Column]:
     """What the sweep optimizes, and the other scores that its trials have."""
     name = "accuracy" if sweep.score in ("loss", "time") else sweep.score
-    columns = [Column(printable(sweep.goal), lambda trial: _shown(sweep.best)(trial and trial.value))]
+    columns = [Column(printable(sweep.goal), lambda trial: score_text(sweep.best, trial and trial.value))]
     if sweep.best != name and any(trial.accuracy is not None for trial in sweep.trials):
         heading = f"test {printable(name.replace('_', ' '))}"
-        columns.append(Column(heading, lambda trial: _shown(name)(trial and trial.accuracy)))
+        columns.append(Column(heading, lambda trial: score_text(name, trial and trial.accuracy)))
     if sweep.best != "loss" and any(trial.loss is not None for trial in sweep.trials):
-        columns.append(Column("test loss", lambda trial: _number(trial and trial.loss)))
+        columns.append(Column("test loss", lambda trial: score_text("loss", trial and trial.loss)))
     return columns
 
 
@@ -116,7 +117,7 @@ def _best(sweep: Sweep) -> Table:
         if best:
             settings = ", ".join(f"{printable(key)}={short(value)}" for key, value in best.params.items())
         cells = (column.cell(best) for column in scores)
-        rows.append((printable(group.name), *cells, *counts, _number(best and best.time), settings))
+        rows.append((printable(group.name), *cells, *counts, score_text("time", best and best.time), settings))
     return Table(heads, rows)
 
 
@@ -128,45 +129,31 @@ def _seconds(sweep: Sweep) -> str:
 
 def _top(sweep: Sweep) -> Iterator[Block]:
     """The best trials of all groups with exact settings, and the command that runs the best one."""
-    valued = [(trial.value, trial) for trial in sweep.trials if trial.value is not None]
-    sign = -1.0 if sweep.higher else 1.0
-    ranked = [trial for _, trial in sorted(valued, key=lambda pair: sign * pair[0])][:TOP]
-    if not ranked:
+    best = ranked(sweep, sweep.trials)[:TOP]
+    if not best:
         return
     scores = _scores(sweep)
     several = len({trial.group for trial in sweep.trials}) > 1
-    yield f"The best {'trials' if len(ranked) > 1 else 'trial'}{' of all groups' * several}:"
+    yield f"The best {'trials' if len(best) > 1 else 'trial'}{' of all groups' * several}:"
     rows = [
         (
             str(trial.number),
             *[printable(trial.group)] * several,
             *(column.cell(trial) for column in scores),
-            _number(trial.time),
+            score_text("time", trial.time),
             printable(" ".join(overrides(trial.params)), 400),
         )
-        for trial in ranked
+        for trial in best
     ]
     heads = (column.heading for column in scores)
     yield Table(("trial", *["group"] * several, *heads, _seconds(sweep), "settings"), rows)
-    best = ranked[0]
+    first = best[0]
     if factory := sweep.config.get("factory"):
-        arguments = ", ".join(f"{key}={value!r}" for key, value in best.params.items())
-        yield Code(f"Run trial {best.number} again, in Python:", printable(f"{factory}({arguments}, seed=0)", 2000))
+        arguments = ", ".join(f"{key}={value!r}" for key, value in first.params.items())
+        yield Code(f"Run trial {first.number} again, in Python:", printable(f"{factory}({arguments}, seed=0)", 2000))
     elif "source" in sweep.config:
-        run = shlex.join(command(sweep.config, best.params))
-        yield Code(f"Run trial {best.number} again, for all its rounds:", printable(run, 2000))
-
-
-def _shown(score: str) -> Callable[[float | None], str]:
-    return _share if score == "accuracy" else _number
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+        run = shlex.join(command(sweep.config, first.params))
+        yield Code(f"Run trial {first.number} again, for all its rounds:", printable(run, 2000))
 
 
 def _workable(sweep: Sweep) -> Iterator[Block]:

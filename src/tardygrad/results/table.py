@@ -56,6 +56,15 @@ class ResultTable(NamedTuple):
         return latex_table(self.headings, self.rows, caption=text, label=label, bold=self.bold)
 
 
+def score_text(name: str, value: float | None) -> str:
+    """A score in few characters; an accuracy in per cent.
+
+    >>> score_text("accuracy", 0.9512), score_text("loss", 0.0123456), score_text("loss", None)
+    ('95.1%', '0.01235', '–')
+    """
+    return "–" if value is None else f"{value:.1%}" if name == "accuracy" else f"{value:.4g}"
+
+
 def data_frame(rows: Sequence[Row]) -> Any:
     """A pandas data frame; raise `Invalid` if pandas is not installed."""
     try:

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 from tardygrad.errors import Invalid
-from tardygrad.results.table import ResultTable, data_frame
+from tardygrad.results.table import ResultTable, data_frame, score_text
 from tardygrad.runs.directions import LOWER_KEY, Directions
 from tardygrad.runs.record import Row, read_json, reading_record
 from tardygrad.runs.run import Run
@@ -137,10 +137,13 @@ def judged(trials: list[Trial], score: str, share: float, *, higher: bool, targe
 
 def best_of(sweep: Sweep, trials: Iterable[Trial] | None = None) -> Trial | None:
     """The trial with the best value, among all or some trials of a sweep; the first of equals."""
-    among = sweep.trials if trials is None else trials
-    valued = [trial for trial in among if trial.value is not None]
+    return next(iter(ranked(sweep, sweep.trials if trials is None else trials)), None)
+
+
+def ranked(sweep: Sweep, trials: Iterable[Trial]) -> list[Trial]:
+    """Those of a sweep's trials that have a value, the best first."""
     sign = -1.0 if sweep.higher else 1.0
-    return min(valued, key=lambda trial: sign * (trial.value or 0.0), default=None)
+    return sorted((trial for trial in trials if trial.value is not None), key=lambda trial: sign * (trial.value or 0.0))
 
 
 def groups(sweep: Sweep) -> list[GroupSummary]:
@@ -315,7 +318,7 @@ def direction_note(sweep: Sweep) -> str:
 def _value(group: GroupSummary, sweep: Sweep) -> str:
     if group.best is None or group.best.value is None:
         return f"none reached {sweep.config['target']:g}" if sweep.best == "time" else ""
-    return f"{group.best.value:.1%}" if sweep.best == "accuracy" else f"{group.best.value:.4g}"
+    return score_text(sweep.best, group.best.value)
 
 
 def _setting(trial: Trial | None) -> str:

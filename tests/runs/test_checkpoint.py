@@ -86,7 +86,7 @@ def test_one_for_every_round_is_written_at_once(tmp_path: Path, monkeypatch: pyt
     assert written == [("MainThread", made) for made in range(1, 7)]
 
 
-@pytest.mark.parametrize("every", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("every", [2, 5])
 def test_however_slow_the_disk_no_more_rounds_are_lost_than_was_said(
     every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -406,18 +406,14 @@ def test_an_outer_step_may_change_the_shapes_and_types_of_its_state(tmp_path: Pa
     assert torch.equal(run.x, whole.x)
 
 
-@pytest.mark.parametrize("compensate", [False, True])
-def test_a_run_with_many_clients_resumes_to_the_same_bits(
-    compensate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_many_clients_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LONG", 2)
-    method = replace(METHOD, compensate=compensate)
     settings: Any = {"checkpoint_every": 3, "evaluate_every": 0}
     fleet = tg.Fleet.paper(clients=CLIENTS, stragglers="large")
-    whole = tg.simulate(method, task(), fleet, rounds=20, **settings)
-    tg.simulate(method, task(), fleet, rounds=9, out=tmp_path / "run", **settings)
+    whole = tg.simulate(METHOD, task(), fleet, rounds=20, **settings)
+    tg.simulate(METHOD, task(), fleet, rounds=9, out=tmp_path / "run", **settings)
     assert "$rows" in next((tmp_path / "run/checkpoints").glob("*/state.json")).read_text()
-    run = tg.resume(tmp_path / "run", method, task(), fleet, rounds=20)
+    run = tg.resume(tmp_path / "run", METHOD, task(), fleet, rounds=20)
     for _ in run.go():
         pass
     assert torch.equal(run.x, whole.x)

@@ -98,7 +98,7 @@ def test_a_record_that_lost_its_end_is_damaged(run_dir: Path) -> None:
                 read(run_dir)
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", [lost, swapped])
 def test_resume_goes_back_to_a_checkpoint_before_the_damage(
     damage: Callable[..., list[bytes]], run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_part_of_another_run_is_refused(part: str, run_dir: Path, tmp_path: Pa
             resumed(run_dir)
 
 
-@pytest.mark.parametrize("had", [None, 5, 7])
+@pytest.mark.parametrize("had", [None, 5])
 def test_a_record_of_another_format_is_refused(had: int | None, run_dir: Path) -> None:
     recorded = {name: value for name, value in read_json(run_dir / "spec.json").items() if name != "format"}
     write_json(run_dir / "spec.json", recorded | ({"format": had} if had else {}))
@@ -230,7 +230,6 @@ def test_a_json_file_may_be_formatted_anew(tmp_path: Path) -> None:
     ("changed", "text"),
     [
         ({"task": lambda: tg.tasks.quadratic(clients=6, dimension=20, condition=3.0)}, "`condition` is 10.0, got 3.0"),
-        ({"task": lambda: tg.tasks.quadratic(clients=6, dimension=20, seed=1)}, "the task must .* `seed` is 0, got 1"),
         (
             {"fleet": lambda: tg.Fleet.paper(clients=6, stragglers="mild")},
             "the fleet must .* `stragglers` is 'large', got 'mild'",

@@ -94,7 +94,6 @@ def batches_of(job: tg.Job) -> Iterator[tuple[Tensor, Tensor]]:
     ("changes", "message"),
     [
         ({"data": batches_of, "clients": 3}, "training data have none that can be read again. Give the task client_t"),
-        ({"data": lambda client: Stream(), "clients": 3}, "have none that can be read again"),
         ({"data": lambda client: iter(Stream()), "clients": 3}, "got .*iterator for client 0"),
         ({"client_test": [1, 2]}, "a test set for each of 3 clients, a mapping or a function, got 2 test sets"),
         ({"client_test": {"dora": rows(1.0)}}, "`client_test` must name clients of the task, got 'dora'"),

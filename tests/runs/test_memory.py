@@ -41,9 +41,17 @@ def models_alive(one: tg.Method, task: Any) -> Iterator[int]:
         yield len({x.data_ptr() for x in (server.x, *server.vectors.past.values(), *in_flight)})
 
 
-@pytest.mark.parametrize("mode", ["sync", "server", "client"])
-@pytest.mark.parametrize("compensate", [False, True])
-@pytest.mark.parametrize("buffer", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("mode", "compensate", "buffer"),
+    [
+        ("sync", True, 3),
+        ("sync", False, 8),
+        ("server", False, 3),
+        ("server", True, 1),
+        ("client", True, 8),
+        ("client", False, 1),
+    ],
+)
 def test_the_models_alive_are_counted_at_every_event(mode: Any, compensate: bool, buffer: int) -> None:
     one = method(mode=mode, compensate=compensate, buffer=buffer)
     still = clock(clients=12, parameters=50)
@@ -169,10 +177,10 @@ def test_too_much_is_refused_with_the_arithmetic() -> None:
         found.check(found.peak - 1000)
 
 
-@pytest.mark.parametrize("text", ["", "GB", "0", "0.5B", "9" * 400, "-1GB", "8 pounds", "1e9", "nan"])
-def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
-    with pytest.raises(tg.Invalid, match="an amount of memory must be 1 byte or more"):
-        memory.read_size(text)
+def test_what_is_no_amount_of_memory_is_refused() -> None:
+    for text in ("", "GB", "0", "0.5B", "9" * 400, "-1GB", "8 pounds", "1e9", "nan"):
+        with pytest.raises(tg.Invalid, match="an amount of memory must be 1 byte or more"):
+            memory.read_size(text)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux to measure")

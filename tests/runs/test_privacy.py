@@ -43,11 +43,11 @@ def exact(mu: float, delta: float) -> float:
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-9])
-@pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 3.0, 12.0, 25.0])
-def test_epsilon_is_that_of_the_gaussian_mechanism(mu: float, delta: float) -> None:
-    found = epsilon(mu, delta)
-    assert found == pytest.approx(exact(mu, delta), rel=1e-6, abs=1e-9)
-    assert found <= mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)), "zCDP's bound is looser"
+def test_epsilon_is_that_of_the_gaussian_mechanism(delta: float) -> None:
+    for mu in (0.05, 0.3, 1.0, 3.0, 12.0, 25.0):
+        found = epsilon(mu, delta)
+        assert found == pytest.approx(exact(mu, delta), rel=1e-6, abs=1e-9)
+        assert found <= mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta)), "zCDP's bound is looser"
 
 
 def test_epsilon_is_that_of_the_client_with_the_most_updates() -> None:
@@ -64,8 +64,11 @@ def test_epsilon_is_that_of_the_client_with_the_most_updates() -> None:
     assert f"privacy of each client: ε = {row['epsilon']:.3g}, δ = 1e-05" in str(run.summary())
 
 
-@pytest.mark.parametrize("own", [OWN, replace(OWN, noise_seed=3)], ids=["secret", "seeded"])
-@pytest.mark.parametrize("one", [method(compensate=True, downplay=True), HALOS], ids=["clip2", "halos"])
+@pytest.mark.parametrize(
+    ("one", "own"),
+    [(method(compensate=True, downplay=True), OWN), (HALOS, replace(OWN, noise_seed=3))],
+    ids=["secret", "seeded"],
+)
 def test_a_private_run_resumes_and_replays_to_the_same_bits(one: tg.Method, own: tg.Privacy, tmp_path: Path) -> None:
     one = replace(one, privacy=own)
     run = tg.begin(one, task(), tg.SimPool(task(), one, fleet()), rounds=20, evaluate_every=0, checkpoint_every=4,

@@ -14,10 +14,10 @@ from tardygrad.runs.events import Advance, Join, Refusal, read_events, to_row
 from tests.cli.conftest import Command
 from tests.cli.conftest import tardygrad as tardygrad
 from tests.engines.test_batcher import task
-from tests.engines.test_faults import BOTH, FLEET, MODES, NAN, TWICE, method
+from tests.engines.test_faults import BOTH, MODES, NAN, method
 from tests.records import empty_record
 
-FLEETS = {"crashes": FLEET, "nan": NAN, "twice": TWICE, "both": BOTH.crash(client=5, at=3.0)}
+WRONG = BOTH.crash(client=5, at=3.0)
 
 
 def told(run: tg.Run) -> Any:
@@ -26,17 +26,16 @@ def told(run: tg.Run) -> Any:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("fleet", FLEETS)
-def test_a_run_in_which_things_go_wrong_replays_to_the_same_bits(fleet: str, mode: Any) -> None:
-    run = tg.simulate(method(mode), task(), FLEETS[fleet], rounds=14, evaluate_every=4)
-    assert run.counts["refusal"] == {"crashes": 0, "nan": 2, "twice": 2, "both": 4}[fleet]
+def test_a_run_in_which_things_go_wrong_replays_to_the_same_bits(mode: Any) -> None:
+    run = tg.simulate(method(mode), task(), WRONG, rounds=14, evaluate_every=4)
+    assert run.counts["refusal"] == 4
     assert run.summary().lost >= 1
     assert told(tg.replay(run)) == told(run)
 
 
 @pytest.mark.parametrize("mode", ["server", "client"])
 def test_so_does_one_in_which_updates_are_too_stale(mode: Any) -> None:
-    run = tg.simulate(method(mode, max_delay=2), task(), FLEETS["both"], rounds=20, evaluate_every=0)
+    run = tg.simulate(method(mode, max_delay=2), task(), WRONG, rounds=20, evaluate_every=0)
     assert run.summary().refused["too stale"] > 2
     assert told(tg.replay(run)) == told(run)
 
@@ -91,7 +90,7 @@ FAULTS = (
 CRASH = "fleet.crashes=[{client=5, at=3, back=9}]"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["sync", "client"])
 def test_the_command_finds_the_same_bits(mode: str, tardygrad: Command) -> None:
     stale = [] if mode == "sync" else ["method.max_delay=2"]
     how = ["run.rounds=25", f"method.mode={mode}", "method.compensate=true", *stale, FAULTS, CRASH]
@@ -106,8 +105,6 @@ def test_the_command_finds_the_same_bits(mode: str, tardygrad: Command) -> None:
     ("row", "why"),
     [
         ({"event": "arrival", "time": 1.0, "client": 0}, "its kind is unknown, or it has no 'serial'"),
-        ({"event": "sabotage"}, "its kind is unknown, or it has no 'sabotage'"),
-        ({"time": 1.0}, "its kind is unknown, or it has no 'event'"),
         ({"event": ["join"], "time": 1.0}, "its kind is unknown, or it has no unhashable"),
     ],
 )

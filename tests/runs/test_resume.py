@@ -17,7 +17,7 @@ import tardygrad as tg
 from tardygrad.core.messages import Advanced
 from tardygrad.runs import checkpoint
 from tardygrad.runs.history import read_history
-from tardygrad.runs.record import read_json, read_lines, write_json
+from tardygrad.runs.record import read_json, read_lines
 from tests.forkserver import Program
 
 ROUNDS = 60
@@ -42,10 +42,14 @@ def events(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "seconds"} for row in read_lines(path / "events.jsonl")]
 
 
-@pytest.mark.parametrize("mode", ["sync", "server", "client"])
-@pytest.mark.parametrize("how", [{}, {"compensate": True}, {"concurrency": 6, "dispatch": "random", "max_delay": 9}])
+FEW: Any = {"concurrency": 6, "dispatch": "random", "max_delay": 9}
+
+
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [("sync", {}), ("sync", {"compensate": True}), ("server", FEW), ("client", {"compensate": True}), ("client", FEW)],
+)
 def test_a_checkpoint_at_any_message_resumes_to_the_same_bits(mode: Any, how: Any, tmp_path: Path) -> None:
-    how = how if mode != "sync" else {name: value for name, value in how.items() if name == "compensate"}
     whole = tg.simulate(method(mode, **how), task(), fleet(), rounds=ROUNDS)
     for number, cut in enumerate((1, 2, 7, 40, 100)):
         pool = tg.SimPool(task(), method(mode, **how), fleet())
@@ -151,16 +155,13 @@ BEGUN = """
 """
 
 
-@pytest.mark.parametrize("address", ["", " at 0x7f3a5c0b1d90"])  # which earlier versions recorded
-def test_a_task_without_a_text_of_its_own_is_resumed_in_another_process(address: str, tmp_path: Path) -> None:
+def test_a_task_without_a_text_of_its_own_is_resumed_in_another_process(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     begun = Program(textwrap.dedent(BEGUN), str(tmp_path / "run"), env=os.environ | {"PYTHONPATH": str(root)})
     _, errors = begun.communicate(200)
     assert begun.returncode == 0, errors
     recorded = read_json(tmp_path / "run/spec.json")
     assert recorded["described"]["task"] == {"described": "<tests.runs.test_resume.Plain object>"}
-    recorded["described"]["task"] = {"described": f"<tests.runs.test_resume.Plain object{address}>"}
-    write_json(tmp_path / "run/spec.json", recorded)
     run = tg.resume(tmp_path / "run", method(), Plain(), fleet())
     for _ in run.go():
         pass

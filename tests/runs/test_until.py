@@ -50,7 +50,7 @@ def test_the_servers_own_time_counts() -> None:
     assert tg.simulate(METHOD, task(), busy, until=1.75).server.round == 1  # the third update is processed at 1.75
 
 
-@pytest.mark.parametrize(("rounds", "until", "made"), [(20, 1e6, 20), (10**6, 40.0, None), (None, 40.0, None)])
+@pytest.mark.parametrize(("rounds", "until", "made"), [(20, 1e6, 20), (10**6, 40.0, None)])
 def test_whichever_comes_first_ends_the_run(rounds: int | None, until: float, made: int | None) -> None:
     run = tg.simulate(METHOD, task(), FLEET, rounds=rounds, until=until)
     assert run.status == "finished"

@@ -71,11 +71,6 @@ def test_the_page_of_the_scale_has_every_table_and_what_does_not_depend_on_a_mac
     assert f"```text bytes\n{bytes_of}```" in PAGE
 
 
-def test_a_page_without_the_block_is_refused(scale: Any) -> None:
-    with pytest.raises(SystemExit, match="no block"):
-        scale.put("# Scale\n", "bytes", "4 GB\n")
-
-
 def test_seconds_of_a_server_are_of_the_largest_size_and_in_proportion(scale: Any) -> None:
     at = scene(scale)
     delta, both = at.loads()

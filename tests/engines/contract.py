@@ -23,6 +23,8 @@ from tardygrad.engines.wire import unpack
 from tardygrad.errors import Interrupted
 
 CLIENTS = 6
+BY_HAND = pytest.mark.parametrize("method", ["client"], indirect=True)
+"""Where no server sends the jobs, its mode is none of the engine's business."""
 
 
 def broken_one(task: tg.Task) -> Any:
@@ -69,6 +71,7 @@ class PoolContract:
         x = task.init(0)
         return [Job(client, serial, 0, x, 2, None, 0) for client in range(CLIENTS)]
 
+    @BY_HAND
     def test_every_submitted_job_comes_back_exactly_once(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             for job in self.jobs(task):
@@ -78,6 +81,7 @@ class PoolContract:
             (client, 0) for client in range(CLIENTS)
         )
 
+    @BY_HAND
     def test_the_work_is_that_of_the_algorithm_as_its_wire_carries_it_bit_for_bit(
         self, task: tg.Task, method: tg.Method
     ) -> None:
@@ -94,6 +98,7 @@ class PoolContract:
                 assert torch.equal(update.delta, unpack(packed["delta"]))
                 assert torch.equal(update.curvature, unpack(packed["curvature"]))
 
+    @BY_HAND
     def test_the_clock_starts_near_zero_and_never_goes_back(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             times = [pool.now]
@@ -105,6 +110,7 @@ class PoolContract:
         assert 0 <= times[0] < 60  # and no hour of the day
         assert times == sorted(times)
 
+    @BY_HAND
     def test_nothing_comes_when_nothing_is_in_flight(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             for job in self.jobs(task):
@@ -113,6 +119,7 @@ class PoolContract:
                 pool.next()
             assert pool.next() is None
 
+    @BY_HAND
     def test_an_error_in_the_work_names_the_client_and_the_job(self, task: tg.Task, method: tg.Method) -> None:
         broken = broken_one(task)
         with self.pool(broken, method) as pool:
@@ -155,6 +162,7 @@ class PoolContract:
             with self.pool(task, method) as fresh:
                 assert run.metrics == tg.train(method, task, fresh, rounds=5).metrics
 
+    @BY_HAND
     def test_a_restored_pool_answers_for_every_job_that_was_in_flight(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             feature(pool, "pending")
@@ -192,6 +200,7 @@ class PoolContract:
             with self.pool(task, method) as pool:
                 assert torch.equal(tg.train(method, task, pool, rounds=6).x, resumed.x)
 
+    @BY_HAND
     def test_an_engine_without_checkpoints_can_be_recorded_but_not_resumed(
         self, task: tg.Task, method: tg.Method, tmp_path: Path
     ) -> None:
@@ -202,6 +211,7 @@ class PoolContract:
             with pytest.raises(tg.Invalid, match=f"cannot resume: {type(pool).__name__} does not support checkpoints"):
                 tg.resume(tmp_path / "run", method, task, pool)
 
+    @BY_HAND
     def test_an_interrupt_ends_one_wait_and_loses_no_message(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             interrupt = feature(pool, "interrupt")
@@ -214,6 +224,7 @@ class PoolContract:
             interrupt(False)
             assert sum(isinstance(message, tg.Update) for message in iter(pool.next, None)) == CLIENTS
 
+    @BY_HAND
     def test_a_deadline_ends_the_wait_and_loses_no_message(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             feature(pool, "deadline")
@@ -226,6 +237,7 @@ class PoolContract:
             pool.deadline = math.inf
             assert sum(isinstance(message, tg.Update) for message in iter(pool.next, None)) == CLIENTS
 
+    @BY_HAND
     def test_a_run_with_a_time_limit_finishes_with_an_evaluation(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             real = pool.pending() is not None and not pool.virtual_clock
@@ -235,6 +247,7 @@ class PoolContract:
         assert run.metrics[-1]["round"] == run.server.round > 0
         assert "test_loss" in run.metrics[-1]
 
+    @BY_HAND
     def test_the_evaluator_answers_with_the_scores_of_the_task(self, task: tg.Task, method: tg.Method) -> None:
         x = task.init(1) + 1.0
         with self.pool(task, method) as pool:
@@ -247,6 +260,7 @@ class PoolContract:
                 time.sleep(0.01)
             assert answer[0] == scores
 
+    @BY_HAND
     def test_its_vector_store_serves_a_loop_of_ones_own(self, task: tg.Task, method: tg.Method) -> None:
         script: list[tuple[Any, ...]] = []
         with self.pool(task, method) as pool:
@@ -258,6 +272,7 @@ class PoolContract:
         list(tg.drive(here, tg.ScriptedPool(script, task, method, wire=wire), 4))
         assert torch.equal(here.x, x)
 
+    @BY_HAND
     def test_the_record_names_the_groups_of_its_fleet(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             fleet = feature(pool, "fleet")
@@ -266,12 +281,14 @@ class PoolContract:
             assert run.spec_json is not None
             assert run.spec_json["classes"] == [(group.name, group.clients) for group in fleet.groups]
 
+    @BY_HAND
     def test_it_refuses_methods_whose_local_work_it_was_not_made_for(self, task: tg.Task, method: tg.Method) -> None:
         with self.pool(task, method) as pool:
             feature(pool, "method")
             with pytest.raises(tg.Invalid, match="the pool has `local_steps` 2, and the run's method 3"):
                 tg.begin(replace(method, local_steps=3), task, pool, rounds=1)
 
+    @BY_HAND
     def test_it_refuses_a_task_it_was_not_made_for(self, task: tg.Task, method: tg.Method) -> None:
         other = tg.tasks.quadratic(clients=CLIENTS, dimension=4, heterogeneity=2.0)
         with self.pool(task, method) as pool:
@@ -279,6 +296,7 @@ class PoolContract:
             with pytest.raises(tg.Invalid, match="the pool must be made for the run's task"):
                 tg.begin(method, other, pool, rounds=1)
 
+    @BY_HAND
     def test_it_says_how_many_jobs_it_computes_at_once_and_who_is_missing(
         self, task: tg.Task, method: tg.Method
     ) -> None:

@@ -38,8 +38,15 @@ def method(**how: Any) -> tg.Method:
 NOISE = tg.Noise("student", tail=1.5, scale=0.05)
 
 
-@pytest.mark.parametrize("how", [{}, {"local_epochs": 2}, {"mode": "sync"}, {"mode": "server", "downplay": True}])
-@pytest.mark.parametrize("settings", [{}, {"noise": NOISE}, {"batch_size": 7}, {"batch_size": 50}])
+@pytest.mark.parametrize(
+    ("how", "settings"),
+    [
+        ({}, {"noise": NOISE}),
+        ({"local_epochs": 2}, {"batch_size": 7}),
+        ({"mode": "sync"}, {"batch_size": 50}),
+        ({"mode": "server", "downplay": True}, {}),
+    ],
+)
 def test_a_batched_run_is_the_unbatched_one_to_rounding(how: Any, settings: Any) -> None:
     alone = tg.simulate(method(**how), task(**settings), FLEET, rounds=25)
     at_once = tg.simulate(method(**how), task(**settings), FLEET, rounds=25, batch=4)
@@ -75,21 +82,6 @@ def test_frozen_and_tied_weights_stay_what_they_are() -> None:
     module = Tied()
     runs = [tg.simulate(method(), task(module), FLEET, rounds=20, batch=batch) for batch in (1, 4)]
     assert torch.allclose(runs[0].x, runs[1].x, atol=1e-5)
-
-
-def test_a_stopped_batched_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    whole = tg.simulate(method(), task(), FLEET, rounds=30, batch=3)
-    with tg.SimPool(task(), method(), FLEET, batch=3, rounds=30) as pool:
-        run = tg.begin(method(), task(), pool, rounds=30, out=tmp_path / "run")
-        for row in run.go():
-            if row["round"] == 11:
-                assert pool.pending().done
-                run.stop()
-    with tg.SimPool(task(), method(), FLEET, batch=3, rounds=30) as pool:
-        again = tg.resume(tmp_path / "run", method(), task(), pool)
-        for _ in again.go():
-            pass
-    assert torch.equal(again.x, whole.x)
 
 
 def test_nothing_is_computed_that_no_round_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +148,7 @@ def test_the_look_ahead_ends_a_little_after_the_present(engine: Any) -> None:
     assert run.server.round == 3
 
 
-@pytest.mark.parametrize("window", [0, 2, 5])
+@pytest.mark.parametrize("window", [0, 5])
 def test_batches_are_the_same_after_a_resume_where_jobs_outlast_the_look_ahead(
     window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

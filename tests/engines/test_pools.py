@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +10,6 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.core.messages import Job
-from tardygrad.errors import Interrupted
 from tests.engines.contract import CLIENTS, PoolContract
 
 
@@ -46,27 +43,6 @@ def small_task(clients: int = CLIENTS) -> Any:
 def test_the_simulator_needs_a_fleet_of_the_tasks_size() -> None:
     with pytest.raises(tg.Invalid, match="same number of clients, got 6 and 7"):
         tg.SimPool(small_task(), METHOD, tg.Fleet.paper(clients=7))
-
-
-def test_the_simulator_computes_only_what_arrives() -> None:
-    computed = []
-
-    class Counted(type(small_task())):  # type: ignore[misc]
-        def batches(self, job: Any) -> Any:
-            computed.append((job.client, job.serial))
-            return super().batches(job)
-
-    task = Counted(small_task().h, small_task().c, None)
-    run = tg.simulate(METHOD, task, tg.Fleet.paper(clients=CLIENTS), rounds=4)
-    assert len(computed) == run.summary().updates == 8 < run.server.roster.sent
-
-
-def test_a_script_refuses_unknown_verbs_and_arrivals_of_idle_clients() -> None:
-    task = small_task()
-    with pytest.raises(tg.Invalid, match="must be one of arrive, lose, join, sleep, wake, repeat, got 'arives'"):
-        tg.ScriptedPool([("arives", 1)], task, METHOD).next()
-    with pytest.raises(tg.Invalid, match="client 1 has nothing to deliver"):
-        tg.ScriptedPool([("arrive", 1)], task, METHOD).next()
 
 
 def test_a_script_can_repeat_lose_and_join() -> None:
@@ -115,27 +91,6 @@ def test_workers_must_be_check_integer() -> None:
 class TestSimPoolWithProcesses(PoolContract):
     def pool(self, task: tg.Task, method: tg.Method) -> tg.Pool:
         return tg.SimPool(task, method, tg.Fleet.paper(clients=CLIENTS), workers=2)
-
-
-def test_who_waits_for_threads_can_be_interrupted() -> None:
-    let_go = threading.Event()
-
-    class Slow(type(small_task())):  # type: ignore[misc]
-        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
-            assert let_go.wait(60)
-            return super().gradient(x, batch, module_buffers)
-
-    with tg.ThreadPool(Slow(small_task().h, small_task().c, None), METHOD, workers=1) as pool:
-        pool.submit(Job(0, 0, 0, torch.zeros(4), 2, None, 0))
-        threading.Timer(0.05, pool.interrupt).start()
-        with pytest.raises(Interrupted, match="interrupted while waiting"):
-            pool.next()
-        let_go.set()
-        assert isinstance(pool.next(), tg.Update)
-        pool.interrupt()
-        pool.submit(Job(0, 1, 0, torch.zeros(4), 2, None, 0))
-        with pytest.raises(Interrupted):
-            pool.next()
 
 
 def test_a_pool_works_for_methods_that_ask_for_its_work_and_for_no_others() -> None:

@@ -44,8 +44,9 @@ def with_batchnorm() -> tg.TorchTask:
     return tg.TorchTask(module, loss=torch.nn.functional.cross_entropy, data=tg.shard(data, clients=12), test=data)
 
 
-@pytest.mark.parametrize("make", [task, with_batchnorm])
-@pytest.mark.parametrize("mode", ["sync", "server", "client"])
+@pytest.mark.parametrize(
+    ("mode", "make"), [("sync", task), ("server", with_batchnorm), ("client", task), ("client", with_batchnorm)]
+)
 def test_the_number_of_processes_changes_no_bit(make: Any, mode: Any) -> None:
     runs = [tg.simulate(method(mode, compensate=True), make(), FLEET, rounds=15, workers=p) for p in (1, 2, 4)]
     for run in runs[1:]:
@@ -102,21 +103,6 @@ def test_processes_compute_nothing_that_no_round_needs(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == run.summary().updates == 30 < run.server.roster.sent
 
 
-def test_a_run_that_leaves_the_plan_by_refusals_still_gives_the_same_bits() -> None:
-    base = type(task())
-
-    class Poisoned(base):  # type: ignore[misc, valid-type]
-        def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
-            value, g = super().gradient(x, batch, module_buffers)
-            return value, g * float("nan") if batch.client == 5 else g
-
-    poisoned = Poisoned(task().h, task().c, None)
-    runs = [tg.simulate(method(), poisoned, FLEET, rounds=15, workers=p) for p in (1, 2)]
-    assert runs[0].summary().refused["not finite"] > 0
-    assert torch.equal(runs[0].x, runs[1].x)
-    assert runs[0].metrics == runs[1].metrics
-
-
 def test_work_that_kills_its_process_every_time_is_named() -> None:
     base = type(task())
 
@@ -145,11 +131,6 @@ def test_a_resumed_run_may_have_another_number_of_processes(tmp_path: Path) -> N
         for _ in again.go():
             pass
     assert torch.equal(again.x, whole.x)
-
-
-def test_a_negative_number_of_processes_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match="`workers` must be a whole number, 0 or more"):
-        tg.SimPool(task(), method(), FLEET, workers=-1)
 
 
 ORPHANS = """
@@ -258,14 +239,13 @@ def test_a_task_without_parameters_is_computed_by_processes_too() -> None:
     assert runs[0].summary().time == runs[1].summary().time > 0
 
 
-def test_processes_refuse_a_task_on_a_gpu() -> None:
+def test_what_cannot_have_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(tg.Invalid, match="`workers` must be a whole number, 0 or more"):
+        tg.SimPool(task(), method(), FLEET, workers=-1)
     one = task()
     one.device = torch.device("cuda")  # type: ignore[attr-defined]
     with pytest.raises(tg.Invalid, match=r"`workers` above 1 compute on CPUs, got a task on cuda. Use workers=1."):
         tg.SimPool(one, method(), FLEET, workers=2)
-
-
-def test_a_daemon_cannot_have_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(mp.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(
         tg.Invalid, match="`workers` above 1 needs a process that may start others, and this one is a d"

@@ -77,7 +77,7 @@ def test_auto_names_the_cluster_that_it_found_dead(said: str, why: str, monkeypa
 # ------------------------------------------------------------------------------------------------------ a real head
 
 
-@pytest.mark.parametrize("named", ["127.0.0.1", "localhost", "auto"])
+@pytest.mark.parametrize("named", ["localhost", "auto"])
 def test_a_head_is_joined(named: str, head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", head.address)
     joining.join(ray, "auto" if named == "auto" else head.address.replace("127.0.0.1", named))
@@ -124,19 +124,16 @@ def test_a_ray_that_others_could_reach_is_not_started(monkeypatch: pytest.Monkey
         joining.start(ray, cpus=1, gpus=False, store=joining.MIN_OBJECT_STORE)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_while_ray_starts_ends_all_that_has_begun(
-    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_while_ray_starts_ends_all_that_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     argv = ["run", "quadratic", "engine.kind=ray", "--out", "run"]
     process = Program("from tardygrad.cli.main import main; main()", *argv)
     family = psutil.Process(process.pid)
     wait_for(lambda: [one for one in family.children() if one.name() == "gcs_server"])
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     begun = family.children(recursive=True)
     _, said = process.communicate(timeout=60)
     assert said == "starting Ray\nerror: stopped; nothing new was recorded.\n"
-    assert process.returncode == code
+    assert process.returncode == 128 + signal.SIGTERM
     assert not list(tmp_path.iterdir())
     wait_for(lambda: not [one for one in begun if one.is_running() and one.status() != psutil.STATUS_ZOMBIE])

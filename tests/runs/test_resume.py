@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import textwrap
@@ -232,23 +231,6 @@ def finished(path: Path) -> Path:
 
 def resumed(path: Path, **how: Any) -> tg.Run:
     return tg.resume(path, method(**how), task(), tg.SimPool(task(), method(**how), fleet()))
-
-
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = finished(tmp_path / "run")
-    old, new = sorted((path / "checkpoints").iterdir())
-    (new / "tensors.safetensors").write_bytes(b"\0" * 100)
-    run = resumed(path)
-    assert run.server.round == json.loads((old / "state.json").read_text())["round"] < 30
-    lost = 30 - run.server.round
-    assert capsys.readouterr().err == (
-        f"warning: the newest checkpoint cannot be used: '{new}/tensors.safetensors' is damaged: "
-        "its checksum is wrong. "
-        f"The run goes on from round {run.server.round}, and {lost} rounds will be computed again.\n"
-    )
-    for _ in run.go():
-        pass
-    assert torch.equal(run.x, tg.simulate(method(), task(), fleet(), rounds=30).x)
 
 
 def test_when_every_checkpoint_is_damaged_it_says_so(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def differing_settings(specs: Sequence[Mapping[str, str]]) -> list[list[str]]:
 
     Of tables of different kinds only the kind is named.
 
+    >>> from tardygrad.report.loader import flat
     >>> weights = ({"kind": "hinge", "slope": 10.0}, {"kind": "polynomial", "exponent": 0.5}, {"kind": "hinge"})
     >>> specs = [dict(flat({"method": {"lr": 0.1 + (i == 2), "weight": weight}})) for i, weight in enumerate(weights)]
     >>> differing_settings(specs)

@@ -11,8 +11,7 @@ import numpy as np
 from tardygrad.cli import commands
 from tardygrad.cli.output import as_objects, cell, counted, show_json, show_table
 from tardygrad.core.hierarchy import ServerLike
-from tardygrad.core.messages import Advanced, Lost, Taken, Update
-from tardygrad.doctor.clock_run import BusyTime
+from tardygrad.doctor.clock_run import ClockCounts
 from tardygrad.engines.contract import Pool
 from tardygrad.errors import Invalid
 from tardygrad.fleet import Fleet
@@ -129,24 +128,17 @@ def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
     """Drive the method's server on the fleet's clock, without gradients."""
     method, parameters = built.method, built.task.parameters
     server, pool = clock_only(method, fleet, parameters=parameters, seed=built.run.seed)
-    meter, busy_time, lost = built.meter(), BusyTime(), 0
+    meter, counts = built.meter(), ClockCounts()
     accountant = Accountant(method.privacy) if method.privacy else None
-    classes = fleet.classes
-    delays: dict[str, list[int]] = {name: [] for name in classes}
-    silent = set(range(fleet.clients))
-    for event in meter.follow(server, clock_events(built, server, pool)):
-        busy_time.add(event)
-        _, message, happened, _ = event
-        lost += isinstance(message, Lost)
-        if isinstance(message, Update) and isinstance(happened, Taken | Advanced):
-            delay = happened.delay if isinstance(happened, Taken) else happened.delays[-1]
-            delays[classes[message.client]].append(delay)
-            silent.discard(message.client)
-        if accountant and isinstance(happened, Advanced):
-            accountant.add(happened.clients)
+    for _, advanced in counts.follow(meter.follow(server, clock_events(built, server, pool))):
+        if accountant:
+            accountant.add(advanced.clients)
     time, rounds = pool.now, server.round
     if not rounds:
         raise Invalid(f"a plan needs a round, got run.until={built.run.until:g}, when none is done. Use a larger one.")
+    delays: dict[str, list[int]] = {name: [] for name in fleet.classes}
+    for client, own in counts.delays.items():
+        delays[fleet.classes[client]] += own
     return ClockPlan(
         method=str(method),
         clients=fleet.clients,
@@ -155,11 +147,11 @@ def simulated(built: spec.Built, fleet: Fleet) -> ClockPlan:
         time=time,
         rounds_per_second=rounds / time if time else None,
         delay=_delays([delay for each in delays.values() for delay in each]),
-        idle=busy_time.idle(fleet.clients, time),
-        asleep=busy_time.seconds_asleep(time) / (fleet.clients * time) if time else 0.0,
-        lost=lost,
-        cancelled=busy_time.cancelled,
-        silent=len(silent),
+        idle=counts.idle(fleet.clients, time),
+        asleep=counts.seconds_asleep(time) / (fleet.clients * time) if time else 0.0,
+        lost=counts.lost,
+        cancelled=counts.cancelled,
+        silent=fleet.clients - len(counts.delays),
         classes=_shares(fleet, delays),
         memory=meter.memory if built.engine.simulated else built.memory(),
         epsilon=accountant.epsilon if accountant else None,

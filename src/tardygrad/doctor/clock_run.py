@@ -15,6 +15,7 @@ The factor 0.15 is what predicted real runs best (`benchmarks/plan.py` measures 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tardygrad.core.messages import Advanced, Asleep, Awake, Joined, Lost, Refused, Update
@@ -78,18 +79,31 @@ def clearly_better(now: ClockResult, then: ClockResult) -> bool:
     return gain(now, then) >= CLEAR and then.lag <= max(FRESH, now.lag)
 
 
-class BusyTime:
-    """Counts the time that clients spend with a job, and the time that they are asleep."""
+class ClockCounts:
+    """Counts what clients do on the clock: the time with a job and asleep, and their updates."""
 
     def __init__(self) -> None:
+        self.delays: dict[int, list[int]] = {}  # by client: of its updates in the model
+        self.refused = self.lost = 0
         self.out: dict[int, tuple[int, int, float]] = {}  # by client: serial and round of its job, and when it was sent
         self.busy = 0.0
         self.asleep_since: dict[int, float] = {}  # by client: since when
         self.slept_before = 0.0
         self.cancelled = 0  # jobs of clients that fell asleep
 
-    def add(self, event: Event) -> None:
-        """Count what an event of the run says about the client that it is about, and its new jobs."""
+    def follow(self, events: Iterable[Event]) -> Iterator[tuple[float, Advanced]]:
+        """Count the events of a run, and yield its rounds with their times."""
+        for event in events:
+            self._add_jobs(event)
+            self.lost += isinstance(event.message, Lost)
+            self.refused += isinstance(event.happened, Refused)
+            if isinstance(event.happened, Advanced):
+                for client, delay in zip(event.happened.clients, event.happened.delays, strict=True):
+                    self.delays.setdefault(client, []).append(delay)
+                yield event.time, event.happened
+
+    def _add_jobs(self, event: Event) -> None:
+        """Count what an event says about the jobs and the sleep of its client."""
         now, message, _, jobs = event
         if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
             serial, s, since = self.out[message.client]
@@ -134,19 +148,16 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
     most = max(min(rounds, updates if in_period else ROUNDS, updates // method.buffer), 1)
     whole = max(updates // in_period, 1) * fleet.period if in_period and most < rounds else math.inf
     server, pool = clock_only(method, fleet, parameters=parameters, seed=seed)
-    busy_time, delays, refused = BusyTime(), list[int](), 0
+    counts = ClockCounts()
     step = squares = lag = 0.0  # sums over all rounds of Σ w, Σ w² and Σ w p
-    for event in drive(server, pool, most):
-        busy_time.add(event)
-        refused += isinstance(event.happened, Refused)
-        if isinstance(event.happened, Advanced):
-            delays += event.happened.delays
-            divisor = method.divisor(event.happened.weights)
-            weights = [w / divisor for w in event.happened.weights]
-            step, squares = step + sum(weights), squares + sum(w * w for w in weights)
-            lag += sum(w * p for w, p in zip(weights, event.happened.delays, strict=True))
-            if event.time >= whole:
-                break
+    for now, advanced in counts.follow(drive(server, pool, most)):
+        divisor = method.divisor(advanced.weights)
+        weights = [w / divisor for w in advanced.weights]
+        step, squares = step + sum(weights), squares + sum(w * w for w in weights)
+        lag += sum(w * p for w, p in zip(weights, advanced.delays, strict=True))
+        if now >= whole:
+            break
+    delays = [delay for each in counts.delays.values() for delay in each]
     rounds, time = server.round, pool.now
     lag /= rounds
     averaged = step / squares if squares else 1.0
@@ -158,9 +169,9 @@ def run_clock(method: Method, fleet: Fleet, *, rounds: int, parameters: int = 0,
         lag=lag,
         averaged=averaged,
         effective=step * math.sqrt(averaged) / (1 + STALENESS * max(lag - 1, 0.0)),
-        idle=busy_time.idle(fleet.clients, time),
-        refused=refused / (refused + len(delays)),
-        waits=rounds + 1 - min((s for _, s, _ in busy_time.out.values()), default=rounds),
+        idle=counts.idle(fleet.clients, time),
+        refused=counts.refused / (counts.refused + len(delays)),
+        waits=rounds + 1 - min((s for _, s, _ in counts.out.values()), default=rounds),
     )
 
 

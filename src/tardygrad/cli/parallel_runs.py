@@ -156,7 +156,7 @@ class RunsTable(Progress):
         bar: dict[str, Any] = {"complete_style": "magenta", "finished_style": "green", "pulse_style": "bar.back"}
         super().__init__(
             fields("method", "{task.description}", "bold", "left"),
-            BarColumn(18, **bar, table_column=column("progress")),
+            BarColumn(18, **bar, table_column=column("progress", "left")),
             fields("round", "{task.completed:.0f}/{task.total:.0f}"),
             fields("accuracy", "{task.fields[accuracy]}", "cyan"),
             *(details if console.width >= WIDE else ()),

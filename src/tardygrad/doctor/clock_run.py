@@ -86,43 +86,37 @@ class ClockCounts:
         self.delays: dict[int, list[int]] = {}  # by client: of its updates in the model
         self.refused = self.lost = 0
         self.out: dict[int, tuple[int, int, float]] = {}  # by client: serial and round of its job, and when it was sent
-        self.busy = 0.0
         self.asleep_since: dict[int, float] = {}  # by client: since when
-        self.slept_before = 0.0
+        self.busy = self.slept_before = 0.0
         self.cancelled = 0  # jobs of clients that fell asleep
 
     def follow(self, events: Iterable[Event]) -> Iterator[tuple[float, Advanced]]:
         """Count the events of a run, and yield its rounds with their times."""
-        for event in events:
-            self._add_jobs(event)
-            self.lost += isinstance(event.message, Lost)
-            self.refused += isinstance(event.happened, Refused)
-            if isinstance(event.happened, Advanced):
-                for client, delay in zip(event.happened.clients, event.happened.delays, strict=True):
+        for now, message, happened, jobs in events:
+            if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
+                serial, s, since = self.out[message.client]
+                cancelled = isinstance(message, Asleep) and message.job == "cancel"
+                self.cancelled += cancelled
+                returned = isinstance(message, Update) and message.serial == serial  # otherwise it is a duplicate
+                if cancelled or returned or isinstance(message, Lost):
+                    self.busy += max(now - since, 0.0)
+                    del self.out[message.client]
+                elif isinstance(message, Asleep) and message.job == "suspend":
+                    self.busy += max(now - since, 0.0)
+                    self.out[message.client] = serial, s, math.inf  # until it is awake
+            if isinstance(message, Asleep):
+                self.asleep_since.setdefault(message.client, now)
+            elif isinstance(message, Awake | Joined | Lost) and message.client in self.asleep_since:
+                self.slept_before += now - self.asleep_since.pop(message.client)
+                if message.client in self.out and self.out[message.client][2] == math.inf:
+                    self.out[message.client] = *self.out[message.client][:2], now
+            self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
+            self.lost += isinstance(message, Lost)
+            self.refused += isinstance(happened, Refused)
+            if isinstance(happened, Advanced):
+                for client, delay in zip(happened.clients, happened.delays, strict=True):
                     self.delays.setdefault(client, []).append(delay)
-                yield event.time, event.happened
-
-    def _add_jobs(self, event: Event) -> None:
-        """Count what an event says about the jobs and the sleep of its client."""
-        now, message, _, jobs = event
-        if isinstance(message, Update | Lost | Asleep) and message.client in self.out:
-            serial, s, since = self.out[message.client]
-            cancelled = isinstance(message, Asleep) and message.job == "cancel"
-            self.cancelled += cancelled
-            returned = isinstance(message, Update) and message.serial == serial  # otherwise it is a duplicate
-            if cancelled or returned or isinstance(message, Lost):
-                self.busy += max(now - since, 0.0)
-                del self.out[message.client]
-            elif isinstance(message, Asleep) and message.job == "suspend":
-                self.busy += max(now - since, 0.0)
-                self.out[message.client] = serial, s, math.inf  # until it is awake
-        if isinstance(message, Asleep):
-            self.asleep_since.setdefault(message.client, now)
-        elif isinstance(message, Awake | Joined | Lost) and message.client in self.asleep_since:
-            self.slept_before += now - self.asleep_since.pop(message.client)
-            if message.client in self.out and self.out[message.client][2] == math.inf:
-                self.out[message.client] = *self.out[message.client][:2], now
-        self.out |= {job.client: (job.serial, job.round, now) for job in jobs}
+                yield now, happened
 
     def seconds_asleep(self, time: float) -> float:
         """The seconds that clients have been asleep, all together."""
@@ -181,7 +175,8 @@ def updates_to_simulate(fleet: Fleet) -> int:
     >>> updates_to_simulate(Fleet.paper(clients=400))
     10680
     """
-    usual = min(max(updates_until_slowest(fleet), UPDATES[0]), UPDATES[1])
+    until_slowest = SLOW_JOBS * max(median for _, median in _medians(fleet)) * _rate(fleet)
+    usual = min(max(until_slowest, UPDATES[0]), UPDATES[1])
     return math.ceil(max(usual, min(1.5 * updates_in_period(fleet), PERIOD)))  # more than in one: it may end asleep
 
 
@@ -192,11 +187,6 @@ def updates_in_period(fleet: Fleet) -> float:
     always = fleet.clients - len(fleet.available)
     awake = sum(entry.open_seconds / (entry.period or fleet.period) for entry in fleet.available)
     return fleet.period * _rate(fleet) * (awake + always) / fleet.clients
-
-
-def updates_until_slowest(fleet: Fleet) -> float:
-    """The number of updates until the slowest client has finished a few jobs."""
-    return SLOW_JOBS * max(median for _, median in _medians(fleet)) * _rate(fleet)
 
 
 def _rate(fleet: Fleet) -> float:

@@ -320,6 +320,10 @@ def test_a_nodes_own_task_needs_its_partition_if_the_method_treats_clients_diffe
     with pytest.raises(tg.WorkFailed, match=r"part: `privacy` needs to know whose data it has\. Start it"):
         tg.flower.FlowerPool(task, method, grid=grid).__enter__()
     grid.close()
+    grid = Grid(tg.flower.client_app("quadratic"), [None, None])  # a spec's task is the same on every node
+    with tg.flower.FlowerPool(task, method, grid=grid) as pool:
+        assert pool.status() == ""
+    grid.close()
 
 
 @pytest.mark.parametrize(

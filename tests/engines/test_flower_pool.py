@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -318,6 +318,22 @@ def test_a_process_makes_method_and_task_of_a_node_once(task: Any) -> None:
     with opened(task, METHOD, Grid(Copies(tg.flower.client_app(counted)))) as pool:
         tg.train(METHOD, task, pool, rounds=9)
     assert sorted(NODES_OF_TASKS) == sorted(set(NODES_OF_TASKS))
+
+
+def test_the_run_config_overrides_the_spec_on_the_server_and_on_nodes(tmp_path: Path) -> None:
+    method = {"kind": "clip2", "local_lr": 0.1, "local_clip": 1.0, "lr": 1.0, "clip": 0.5, "buffer": 2}
+    spec = {"task": {"kind": "quadratic", "clients": CLIENTS}, "method": method | {"local_steps": 2}}
+    config: dict[str, Any] = {"out": str(tmp_path / "run"), "task.dimension": 5, "method.local_steps": 3}
+    for nodes in (config, {}):
+        grid = Grid(tg.flower.client_app(spec))
+        for context in grid.contexts.values():
+            context.run_config = nodes
+        with nullcontext() if nodes else pytest.raises(tg.WorkFailed, match="its `parameters` differs"):
+            tg.flower.server_app(spec, rounds=2)(grid, SimpleNamespace(run_config=config))  # type: ignore[arg-type]
+        grid.close()
+        config["out"] += "2"
+    recorded = json.loads((tmp_path / "run/spec.json").read_text())["spec"]
+    assert (recorded["task"]["dimension"], recorded["method"]["local_steps"], recorded["run"]["rounds"]) == (5, 3, 2)
 
 
 def test_a_job_names_no_code_and_no_file(task: Any) -> None:

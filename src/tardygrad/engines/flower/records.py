@@ -1,4 +1,4 @@
-"""Jobs and updates as Flower's records: arrays in an ArrayRecord, facts in a ConfigRecord, metrics in a MetricRecord.
+"""Jobs and updates as Flower's records: arrays in ArrayRecords, and the rest in a ConfigRecord.
 
 Nothing is pickled. Task and method do not travel: a node makes its own, and a job has checksums of all settings.
 """
@@ -147,15 +147,9 @@ class JobMessages:
             self._starts[x] = array_record({"x": x.cpu().numpy()})
         numbers = {"client": job.client, "serial": job.serial, "round": job.round, "seed": str(job.seed), "last": last}
         work = {"steps": job.steps or 0, "epochs": job.epochs or 0}
-        records = {"start": self._starts[x]}
-        if job.module_buffers:
-            records["buffers"] = array_record(numpy_of(job.module_buffers._asdict()))
-        held = {}
-        if isinstance(job.state, StateReference):
-            held = {"holder": job.state.worker, "held": job.state.serial}
-        elif job.state is not None:
-            records["state"] = array_record(numpy_of(job.state))
-        return flwr().RecordDict(records | {"job": flwr().ConfigRecord(self._common | numbers | work | held)})
+        records, held = _client_memory(job)
+        config = flwr().ConfigRecord(self._common | numbers | work | held)
+        return flwr().RecordDict({"start": self._starts[x]} | records | {"job": config})
 
     def update(self, job: Job, content: Any, worker: str) -> Update | str:
         """The update in a reply, or an error message."""
@@ -164,49 +158,52 @@ class JobMessages:
             return str(config["error"])
         if (claimed := tuple(int(config[name]) for name in ("client", "serial", "round"))) != job[:3]:
             raise ValueError(f"it names client, job and round {claimed}")
-        metrics, buffers = content["metrics"], tensors_of(content.get("buffers"))
-        state: Any = StateReference(str(config["holder"]), job.serial) if config["holder"] else None
-        vectors = unpacked(arrays_of(content["vectors"]))
+        vectors, (buffers, state) = unpacked(arrays_of(content["vectors"])), _memory_of(content, config)
         return Update(
-            job.client, job.serial, job.round,
-            vectors["delta"], vectors.get("curvature"), ModuleBuffers(**buffers) if buffers else None,
-            int(metrics["steps"]), float(metrics["loss"]), float(metrics["clipped"]),
-            tensors_of(content["state"]) if "state" in content else state,
-            int(metrics["down"]), int(metrics["up"]), worker, str(config["host"]), bool(config["state_lost"]),
+            *job[:3], vectors["delta"], vectors.get("curvature"), buffers,
+            int(config["steps"]), float(config["loss"]), float(config["clipped"]), state,
+            int(config["down"]), int(config["up"]), worker, str(config["host"]), bool(config["state_lost"]),
             shortened(str(config["fault"]), 500),
         )  # fmt: skip
 
 
+def _client_memory(message: Job | Update) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The buffers and the optimizer's state in a message as records, and where a state is that stays on its node."""
+    records, state = {}, message.state
+    if message.module_buffers:
+        records["buffers"] = array_record(numpy_of(message.module_buffers._asdict()))
+    if isinstance(state, StateReference):
+        return records, {"holder": state.worker, "held": state.serial}
+    if state is not None:
+        records["state"] = array_record(numpy_of(state))
+    return records, {}
+
+
+def _memory_of(content: Any, config: Any) -> tuple[ModuleBuffers | None, Any]:
+    """The inverse of `_client_memory`."""
+    buffers = tensors_of(content.get("buffers"))
+    held = StateReference(str(config["holder"]), int(config["held"])) if "holder" in config else None
+    state = tensors_of(content["state"]) if "state" in content else held
+    return ModuleBuffers(**buffers) if buffers else None, state
+
+
 def job_of(content: Any) -> Job:
     """The job in a message; its state may be a reference."""
-    config, buffers = content["job"], tensors_of(content.get("buffers"))
-    state: Any = StateReference(str(config["holder"]), int(config["held"])) if "holder" in config else None
+    config, (buffers, state) = content["job"], _memory_of(content, content["job"])
     return Job(
         int(config["client"]), int(config["serial"]), int(config["round"]), tensors_of(content["start"])["x"],
-        int(config["steps"]) or None, int(config["epochs"]) or None, int(config["seed"]),
-        ModuleBuffers(**buffers) if buffers else None, tensors_of(content["state"]) if "state" in content else state,
+        int(config["steps"]) or None, int(config["epochs"]) or None, int(config["seed"]), buffers, state,
     )  # fmt: skip
 
 
 def reply_content(update: Update, packed: Mapping[str, Packed], *, down: int, host: str) -> Any:
     """The reply with an update, whose vectors are packed."""
-    records = {"vectors": array_record(packed_arrays(packed))}
-    if update.module_buffers:
-        records["buffers"] = array_record(numpy_of(update.module_buffers._asdict()))
-    if isinstance(update.state, dict):
-        records["state"] = array_record(numpy_of(update.state))
-    up = count_bytes(records.values())
-    holder = update.state.worker if isinstance(update.state, StateReference) else ""
-    config = {"client": update.client, "serial": update.serial, "round": update.round, "holder": holder, "host": host}
-    config["fault"] = update.fault
-    metrics = {"steps": update.steps, "loss": update.loss, "clipped": update.clipped, "down": down, "up": up}
-    return flwr().RecordDict(
-        records
-        | {
-            "update": flwr().ConfigRecord(config | {"state_lost": update.state_lost, "error": ""}),
-            "metrics": flwr().MetricRecord(metrics),
-        }
-    )
+    memory, held = _client_memory(update)
+    records = {"vectors": array_record(packed_arrays(packed))} | memory
+    names = ("client", "serial", "round", "steps", "loss", "clipped", "state_lost", "fault")
+    config = {name: getattr(update, name) for name in names} | held
+    config |= {"host": host, "down": down, "up": count_bytes(records.values()), "error": ""}
+    return flwr().RecordDict(records | {"update": flwr().ConfigRecord(config)})
 
 
 def error_content(text: str) -> Any:

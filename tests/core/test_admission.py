@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,15 +12,14 @@ import torch
 import tardygrad as tg
 from tardygrad.core.messages import Reason, Refused, Reply
 from tardygrad.runs.record import read_lines
-from tests.core.test_algorithm import MODES, D, frozen, method_of, start, update
+from tests.core.test_algorithm import D, frozen, method_of, start, update
 from tests.core.test_hierarchy import method as regional
 from tests.core.test_hierarchy import served
 
 REASONS = get_args(Reason)
 
 
-@MODES
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize(("reason", "mode"), zip(REASONS, cycle(["sync", "server", "client"])))
 def test_a_job_that_is_out_is_over_and_its_place_is_given_again(reason: Any, mode: str) -> None:
     server, jobs = start(method_of(mode, compensate=True))
     job = jobs[min(jobs)]
@@ -35,8 +35,10 @@ def test_a_job_that_is_out_is_over_and_its_place_is_given_again(reason: Any, mod
     assert isinstance(server.receive(update(sent, **curved)).happened, tg.Taken)
 
 
-@MODES
-@pytest.mark.parametrize("name", [(0, 5), (0, -1), (99, 0), (-1, 0), (10**30, 0)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [((0, 5), "sync"), ((0, -1), "server"), ((99, 0), "client"), ((-1, 0), "sync"), ((10**30, 0), "client")],
+)
 def test_of_a_job_that_is_not_out_nothing_changes(name: tuple[int, int], mode: str) -> None:
     server, jobs = start(method_of(mode, compensate=True))
     before, out, held = frozen(server), dict(server.roster.jobs), dict(server.roster.holders)

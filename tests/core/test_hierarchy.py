@@ -13,7 +13,7 @@ import tardygrad as tg
 from tardygrad.core.hierarchy import HierarchicalServer
 from tardygrad.core.method import Regions
 from tardygrad.core.transforms import Scale
-from tardygrad.runs import checkpoint, memory
+from tardygrad.runs import memory
 from tardygrad.tasks import clock
 from tests.runs.test_resume import fleet
 
@@ -141,15 +141,6 @@ def test_a_client_that_is_no_whole_number_is_unknown(client: Any) -> None:
     assert server.roster.census().lost == 0
 
 
-def test_a_taken_update_has_its_clients_own_name_too() -> None:
-    server = served(method(regions=2, buffer=2), torch.zeros(1), 4)
-    server.dispatch()
-    happened, _ = server.receive(tg.Update(3, 0, 0, torch.ones(1)), 1.0)
-    assert isinstance(happened, tg.Taken)
-    assert happened.update.client == 3
-    assert [taken.update.client for taken in server.buffer] == [3]
-
-
 def with_batchnorm() -> tg.TorchTask:
     def module() -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
@@ -183,23 +174,6 @@ def test_buffers_travel_with_messages_and_through_checkpoints(tmp_path: Path) ->
             assert torch.equal(ours.module_buffers.ints, theirs.module_buffers.ints)
 
 
-def test_a_checkpoint_holds_every_message_and_reference() -> None:
-    server = served(method(exchange=3.0), torch.zeros(2), 4)
-    jobs = {job.client: job for job in server.dispatch()}
-    for now, client in enumerate((0, 1, 0), 1):
-        job = jobs[client]
-        _, (jobs[client],) = server.receive(tg.Update(client, job.serial, job.round, torch.ones(2)), float(now))
-    pending = tg.SimPool(tg.tasks.quadratic(clients=4, dimension=2), method(exchange=3.0), tg.Fleet.paper(clients=4))
-    saved = checkpoint.capture(server, pending.pending())
-    state = saved.part("server")
-    assert [(*entry[:3], entry[3].up) for entry in state["transit"]] == [(4.0, 0, 1, True), (5.0, 1, 2, True)]
-    fresh = served(method(exchange=3.0), torch.zeros(2), 4)
-    checkpoint.apply(saved, fresh)
-    assert [one[-1][:3] for one in fresh.transit] == [one[-1][:3] for one in server.transit]
-    assert [start.tolist() for start in fresh.references] == [start.tolist() for start in server.references]
-    assert (fresh.synced, fresh.posted) == (server.synced, server.posted)
-
-
 def alive(one: tg.Method) -> list[int]:
     """After every event of a true run: the distinct models that servers, messages and jobs in flight hold."""
     task = tg.tasks.quadratic(clients=12, dimension=50)
@@ -220,19 +194,6 @@ def test_the_models_of_all_levels_are_foreseen(exchange: float, every: int) -> N
     server = served(one, still.init(0), 12)
     events = tg.drive(server, tg.SimPool(still, one, fleet()), 60)
     assert [len(meter.alive) for _ in meter.follow(server, events)] == alive(one)
-
-
-def test_on_the_real_clock_the_models_of_all_levels_are_bounded() -> None:
-    one, task = method(regions=3, exchange=2.5), tg.tasks.quadratic(clients=12, dimension=50)
-    bound = memory.Meter(one, task).bound(rounds=60)
-    assert bound.parts["start vectors"].number == 12 + 3 * 3 >= max(alive(one)) - 1
-
-
-def test_sizes_may_be_a_list_and_are_shown() -> None:
-    method = tg.halos(regions=[2, 1], local_lr=0.1, local_steps=1)  # type: ignore[arg-type]
-    assert str(method) == "HALoS (client-centric, M=1, K=1, 2 regions)"
-    assert method.regions is not None
-    assert method.regions.members(3) == [[0, 1], [2]]
 
 
 def test_a_run_whose_global_model_never_moved_says_so() -> None:

@@ -42,7 +42,7 @@ def test_the_server_takes_a_reference_for_a_state_only_if_states_stay_on_workers
 
 
 def test_another_place_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match=r"^`keep` must be True or False or worker, got 'server'\.$"):
+    with pytest.raises(tg.Invalid, match=r"^`keep` must be true or false or worker, got 'server'\.$"):
         tg.diloco(**STEPS, keep="server")
     with pytest.raises(tg.Invalid, match=r"^`method.keep` must be true or false or worker, got 'here'\."):
         spec.load("digits", ["method.kind=diloco", "method.clip=", "method.keep=here"])

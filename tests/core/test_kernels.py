@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
-import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -19,7 +17,6 @@ from tardygrad.core.algorithm import finish, fold, local_step, weighted_delta
 from tardygrad.core.kernels import ClipAndRate, Contribution, Outcome
 from tardygrad.core.schedules import Constant, Cosine, Power
 from tardygrad.core.transforms import Chain, Clip, Scale, State, Step, Transform
-from tardygrad.engines.threads import use_threads
 from tardygrad.engines.wire import BLOCK, Packed, Wire, send, unpack
 
 fused = pytest.importorskip("tardygrad.core.fused", reason="needs numba: pip install -c constraints.txt -e '.[fast]'")
@@ -110,20 +107,6 @@ def test_a_local_step_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: s
             assert share == pytest.approx(share2, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_round_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    n = 3 * fused.BLOCK + 5
-    x = vector(n, 0, special=False)
-    for updates, compensated in ((1, True), (2, False), (3, True), (11, False)):
-        more = [_more(n, i, compensated) for i in range(updates)]
-        late = [Contribution(vector(n, 10 * i, special=False), 1 / (i + 1), *more[i]) for i in range(updates)]
-
-        (one, state), (two, state2) = both(monkeypatch, lambda late=late: made(x, late, STEPS[name], Step(5, (1,))))  # type: ignore[misc]
-        assert same(one.x, two.x)
-        assert one[1:] == pytest.approx(two[1:], rel=1e-5)
-        assert float(state["clipped"]) == pytest.approx(float(state2.get("clipped", 0.0)), rel=1e-5)
-
-
 def made(x: Tensor, late: list[Contribution], outer: Transform, step: Step) -> tuple[Outcome, State]:
     """A round, as a server makes it."""
     total = None
@@ -131,22 +114,6 @@ def made(x: Tensor, late: list[Contribution], outer: Transform, step: Step) -> t
         total = fold(total, one, x)
     assert total is not None
     return finish(x, total, len(late), outer, {}, step)
-
-
-def _more(n: int, i: int, compensated: bool) -> tuple[Tensor | None, Tensor | None]:
-    return (
-        (vector(n, 10 * i + 1, special=False).abs(), vector(n, 10 * i + 2, special=False))
-        if compensated
-        else (None, None)
-    )
-
-
-@pytest.mark.parametrize("n", SIZES)
-def test_a_round_of_special_numbers_has_the_same_bits(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
-    late = [Contribution(vector(n, i), 0.5, vector(n, i + 10), vector(n, i + 20)) for i in range(3)]
-    for transform in STEPS.values():
-        one, two = both(monkeypatch, lambda t=transform: made(vector(n, 9), late, t, Step(2)))  # type: ignore[misc]
-        assert same(one[0].x, two[0].x)
 
 
 def crossed(vectors: int) -> list[Tensor]:
@@ -391,18 +358,6 @@ def test_a_local_step_takes_a_gradient_of_any_kind(g: Tensor) -> None:
     assert torch.equal(x, torch.full((500,), -0.7))
 
 
-def test_a_numba_that_cannot_compile_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        def find_spec(self, name: str, *rest: object) -> None:
-            if name == "tardygrad.core.fused":
-                raise RuntimeError("cannot cache function 'local_step': no locator available")
-
-    monkeypatch.delitem(sys.modules, "tardygrad.core.fused")
-    monkeypatch.delattr("tardygrad.core.fused")
-    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-    assert kernels._fused.__wrapped__() is None
-
-
 @pytest.mark.parametrize("keeps", [False, True])
 def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_it(keeps: bool) -> None:
     def update(direction: Tensor, state: State, step: Step) -> tuple[Tensor, State]:
@@ -423,10 +378,3 @@ def test_the_next_sum_takes_the_memory_of_the_last_unless_a_step_may_have_kept_i
     assert (places[0] == places[1]) != keeps
     assert torch.equal(server.x, torch.full((5000,), 3.0))
     assert kept is None or (copy is not None and torch.equal(kept, copy))
-
-
-def test_slices_of_a_long_vector_are_computed_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "run_slices", kernels.run_slices)
-    use_threads()
-    meeting = threading.Barrier(2, timeout=20)
-    assert sum(first for first, _ in kernels.run_slices(lambda a, b: (meeting.wait(), b), [0, 5], [5, 9])) == 1

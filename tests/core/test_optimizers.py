@@ -51,13 +51,9 @@ def test_every_optimizer_of_torch_keeps_its_state_through_a_run_or_says_why_it_c
     ("name", "options", "said"),
     [
         ("AdamX", None, "`optimizer` must be a class of torch.optim, got 'AdamX'. Did you mean 'Adam'?"),
-        ("Optimizer", None, "`optimizer` must be a class of torch.optim, got 'Optimizer'."),
         ("SGD", {"speed": 1.0}, "got {'speed': 1.0}: SGD.__init__() got an unexpected keyword argument 'speed'"),
-        ("SGD", {"momentum": -1.0}, "got {'momentum': -1.0}: Invalid momentum value: -1.0"),
         ("Adam", {"betas": [0.9]}, "`options.betas` must be a pair, got [0.9]."),
-        ("Adam", {"betas": "high"}, "`options.betas` must be a pair, got 'high'."),
         ("Adam", {"eps": 10**400}, "`options.eps` must be a number, got 1000"),
-        ("SGD", {"maximize": "x"}, "`options.maximize` must be true or false, got 'x'."),
         ("Adam", {"capturable": True}, "got {'capturable': True}: If capturable=True"),
     ],
 )
@@ -134,14 +130,6 @@ def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change: Any, reas
     assert again.state is server.client_states[job.client]
 
 
-def test_a_state_of_which_a_part_is_missing_is_refused() -> None:
-    server, job = kept()
-    _, (job,) = server.receive(reading_record(job))
-    happened, _ = server.receive(reading_record(job)._replace(state={"inner.1.step": torch.tensor(2.0)}))
-    assert isinstance(happened, tg.Refused)
-    assert happened.reason == "wrong shape"
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -165,16 +153,6 @@ def test_the_gate_refuses_what_is_not_of_its_type_and_never_raises(change: dict[
     assert isinstance(happened, tg.Refused)
     assert happened.reason == "wrong shape"
     assert (torch.equal(server.x, before), server.buffer, server.client_states) == (True, [], {})
-
-
-def test_a_state_is_refused_where_none_is_kept() -> None:
-    server, job = kept(keep=False)
-    happened, (again,) = server.receive(reading_record(job))
-    assert isinstance(happened, tg.Refused)
-    assert happened.reason == "wrong shape"
-    assert (again.state, server.client_states) == (None, {})
-    happened, _ = server.receive(reading_record(again)._replace(state=None))
-    assert isinstance(happened, tg.Taken)
 
 
 def test_a_state_goes_out_with_the_clients_next_job_also_when_it_was_lost() -> None:
@@ -209,16 +187,3 @@ def test_a_state_of_four_million_numbers_travels_to_two_processes_and_back_also_
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[client][name], value) for client in ours for name, value in theirs[client].items())
     assert max(sum(value.numel() for value in state.values()) for state in ours.values()) > 4_000_000
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("adamw", None, "got 'adamw'. Did you mean 'AdamW'?"),
-        ("AdamW", {"lr": 0.1}, "`options` must not contain `lr`: set `local_lr`"),
-    ],
-)
-def test_an_optimizer_that_cannot_be_is_refused_with_a_hint(name: str, options: Any, said: str) -> None:
-    with pytest.raises(tg.Invalid) as caught:
-        tg.fedavg(local_lr=0.1, optimizer=name, options=options, buffer=1, local_steps=1)
-    assert said in str(caught.value)

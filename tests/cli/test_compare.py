@@ -53,7 +53,6 @@ def test_several_keys_make_every_combination_and_divergence_is_a_result(tardygra
         ),
         (["method.kind=clip2,fedbuf"], "Did you mean 'fedbuff'?"),
         (["method.lr=1,2", "run.evaluate_every=0"], "needs run.rounds and run.evaluate_every, got 12 and 0."),
-        (["method.lr=1,2", "--out", "small.toml"], "small.toml"),
     ],
 )
 def test_a_wrong_comparison_is_one_line_and_exit_code_2(tardygrad: Command, given: list[str], words: str) -> None:

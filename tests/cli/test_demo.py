@@ -18,7 +18,6 @@ from rich.console import Console
 from tardygrad.cli import demo, parallel_runs
 from tardygrad.cli.parallel_runs import RunsTable
 from tardygrad.runs.summary import read_summary
-from tardygrad.spec import spec
 from tests.cli.conftest import Command
 
 
@@ -109,13 +108,6 @@ def test_a_process_that_dies_or_fails_is_named(tardygrad: Command, monkeypatch: 
     assert (code, err.splitlines()[-1]) == (1, "error: here/clip2: No space left on device.")
 
 
-def test_open_opens_the_report(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr(demo.typer, "launch", opened.append)
-    code, *_ = tardygrad("demo", "--rounds", "1", "--out", "here", "--open")
-    assert (code, opened) == (0, [str(Path("here/report.html"))])
-
-
 @pytest.mark.parametrize(("width", "details"), [(80, ["simulated", "s", "rate"]), (60, [])])
 def test_the_live_table_shows_every_run_in_whole_words(width: int, details: list[str]) -> None:
     console = Console(record=True, width=width, force_terminal=True, file=io.StringIO())
@@ -127,8 +119,3 @@ def test_the_live_table_shows_every_run_in_whole_words(width: int, details: list
     assert heads.split() == ["method", "progress", "round", "accuracy", *details, "time", "left"]
     assert first.split()[2:5] == ["2/280", "50.0%", "2,000" if details else first.split()[-1]]
     assert (second.split()[0], second.split()[-1]) == ("b", "--:--")
-
-
-def test_the_cast_plays_the_shipped_spec() -> None:
-    lengths = {spec.load("digits", changes).run.rounds for changes in demo.METHODS.values()}
-    assert lengths == {spec.load("digits").method.arguments["lr"].rounds} == {280}

@@ -65,14 +65,6 @@ def test_findings_are_printed(tardygrad: Command) -> None:
     assert out.splitlines()[-1] == "change the run: tardygrad run run method.lr=0.1"
 
 
-def test_a_probe_is_an_option(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "--out", "run")
-    found = tardygrad("doctor", "run", "--probe", "--json").json["findings"]
-    (noise,) = [one["numbers"] for one in found if one["cause"] == "tail"]
-    tail = tardygrad("tail", "run", "--at", "init", "--json").json["whole"]["tail"]
-    assert noise == {key: tail[key] for key in noise}
-
-
 def test_text_of_a_record_is_printed_as_it_is(tardygrad: Command) -> None:
     evil = "[red]x[/red]\x1b[31m"
     record(Path("run"), method=f"{evil} (client-centric, M=1, K=5)", classes=[[evil, 3], ["b", 1]])

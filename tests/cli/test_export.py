@@ -164,13 +164,6 @@ def test_a_damaged_record_leaves_no_table(name: str, text: str, tardygrad: Comma
     assert not list(Path("here").glob("export/*"))
 
 
-def test_parquet_without_its_package_says_which(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    tardygrad("run", "small.toml", "--out", "here")
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    code, _, err = tardygrad("export", "here", "--parquet")
-    assert (code, "pip install -c constraints.txt -e '.[data]'" in err) == (2, True)
-
-
 def test_a_torn_last_line_is_left_out(tardygrad: Command) -> None:
     tardygrad("run", "small.toml", "--out", "here")
     with Path("here/events.jsonl").open("a") as file:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import io
 import json
 import re
 from pathlib import Path
@@ -44,14 +43,6 @@ def test_nobody_idles_client_centric_and_the_fast_ones_do_in_sync_rounds(tardygr
     assert plan["idle"] == pytest.approx(1 - (1 + 4) / (2 * 4))
 
 
-def test_idle_is_never_below_nothing(tardygrad: Command) -> None:
-    times = "\n".join(f"{client},{seconds}" for client, seconds in (("a", 1.0), ("b", 1.2), ("c", 9.5), ("a", 1.1)))
-    Path("times.csv").write_text(f"client,seconds\n{times}\n")
-    trace = ["fleet={kind='trace', path='times.csv'}", "task.clients=3", "run.rounds=400"]
-    assert tardygrad("plan", "small.toml", *trace, "--json").json["idle"] == 0.0
-    assert "idle   0.0% of 3 clients' time" in tardygrad("plan", "small.toml", *trace).out
-
-
 def test_sleep_is_not_idleness(tardygrad: Command) -> None:
     """One of two clients works, the other is asleep half of the time and has a job otherwise."""
     groups = "fleet={kind='groups', groups=[{name='a', clients=2, runtime={kind='trace', seconds=[1]}}]}"
@@ -62,25 +53,6 @@ def test_sleep_is_not_idleness(tardygrad: Command) -> None:
     out = tardygrad(*how).out
     assert re.search(r"^asleep +2\d\.\d% of 2 clients' time\nidle +0\.0% of the rest$", out, re.MULTILINE)
     assert all(line == line.rstrip() for line in out.splitlines())
-
-
-def test_clients_that_contribute_nothing_are_counted(tardygrad: Command) -> None:
-    groups = [f"{{name='{s}', clients=1, runtime={{kind='trace', seconds=[{s}]}}}}" for s in (1, 2, 50)]
-    how = ["plan", "small.toml", f"fleet={{kind='groups', groups=[{', '.join(groups)}]}}", "task.clients="]
-    assert tardygrad(*how, "method.mode=client", "run.rounds=5", "--json").json["silent"] == 1
-    assert "silent  1 of 3 clients contribute nothing" in tardygrad(*how, "method.mode=client", "run.rounds=5").out
-    assert "silent" not in tardygrad(*how, "method.mode=client", "run.rounds=200").out
-
-
-def test_jobs_that_end_with_a_window_are_counted(tardygrad: Command) -> None:
-    """Client 0 is awake for 1.5 s in 4, and its jobs take 1 s: the second one of each window is cancelled."""
-    groups = "fleet={kind='groups', groups=[{name='a', clients=2, runtime={kind='trace', seconds=[1]}}]}"
-    nights = "fleet.available=[{client=0, windows=[[0, 1.5]], period=4}]"
-    how = ["plan", "small.toml", groups, nights, "fleet.at_window_end=cancel", "task.clients="]
-    how += ["method.buffer=1", "run.rounds=50"]
-    plan = tardygrad(*how, "--json").json
-    assert (plan["time"], plan["cancelled"], plan["lost"]) == (40.0, 10, 0)
-    assert "cancelled  10 jobs, at the end of a client's window" in tardygrad(*how).out
 
 
 def test_a_plan_has_the_memory_of_the_run(tardygrad: Command) -> None:
@@ -135,15 +107,6 @@ def test_a_plan_may_be_as_long_as_a_run_in_seconds(tardygrad: Command, monkeypat
     assert (limited["time"] <= 30, limited["rounds"] > 12) == (True, True)
     monkeypatch.setattr("tardygrad.cli.plan.MAX_UPDATES", 20)
     assert "got more in" in tardygrad("plan", "small.toml", "run.rounds=", "run.until=1e9").err
-
-
-def test_a_closed_pipe_ends_a_command_without_a_word(tardygrad: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Closed(io.StringIO):
-        def write(self, text: object) -> int:
-            raise BrokenPipeError
-
-    monkeypatch.setattr("sys.stdout", Closed())
-    assert tardygrad("plan", "small.toml")[::2] == (1, "")
 
 
 def test_specs_lists_what_comes_with_the_package(tardygrad: Command) -> None:

@@ -333,11 +333,9 @@ def test_a_sweep_works_for_own_tasks_without_clients_and_with_own_loops(here: Pa
         ("task.kind=nowhere:task", "must name a function that can be imported"),
         ("task.kind=mine:tusk", "mine has no `tusk`. Did you mean 'task'?"),
         ("method.kind=mine:nothing", "must be a function that returns a Method, got a int from 'mine:nothing'"),
-        ("task.kind=mine:", "got 'mine:'. Write a name on both sides of the colon."),
         ("task.kind=exits:task", "whose import failed: SystemExit: 0 (exits.py, line 1)."),
         ("task.kind=mine:leaves", "in [task]: SystemExit: bye (mine.py, line"),
         ("method.clip=3.0", "has no key `clip` if its kind is 'mine:method'. Known keys: buffer, rate."),
-        ("task.slope=steep", "`task.slope` must be a number, got 'steep'"),
     ],
 )
 def test_a_mistake_gets_a_sentence(override: str, text: str, here: Path, tardygrad: Command) -> None:
@@ -390,19 +388,6 @@ def test_own_code_that_fails_gets_a_sentence(
     given = ("task.kind=mine:breaks", "run.rounds=4", "run.evaluate_every=1", *rest, *removed)
     got, _, err = tardygrad(verb, "own.toml", *given)
     assert (got, text in err.replace("\n", " "), len(err) < 5000) == (code, True, True), err
-
-
-@pytest.mark.parametrize("argv", [("replay", "run"), ("resume", "run", "run.rounds=5")])
-def test_own_code_that_fails_later_is_not_called_a_damaged_record(
-    argv: tuple[str, ...], here: Path, tardygrad: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Path("mine.py").open("a") as file:
-        file.write(BREAKS)
-    assert tardygrad("run", "own.toml", "run.rounds=3", "--out", "run").code == 0
-    mine = importlib.import_module("mine")
-    monkeypatch.setattr(tg.TorchTask, "init", mine.fail)
-    code, _, err = tardygrad(*argv, "--trust")
-    assert (code, r"code that the spec names failed: ValueError: bad \udcff name (mine.py" in err) == (1, True), err
 
 
 def test_a_function_makes_the_same_object_in_every_process(here: Path, tardygrad: Command) -> None:

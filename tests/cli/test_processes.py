@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -86,20 +83,6 @@ def test_a_run_in_use_is_not_touched(begun: Program, tardygrad: Command) -> None
     assert (code, err) == (1, f"error: the run in 'parts' is in use by another process. {fix}\n")
 
 
-def test_a_stopped_run_says_which_round_its_score_is_of(tardygrad: Command) -> None:
-    process = _start("run", "small.toml", "run.rounds=100000", "run.evaluate_every=70", "--json", "--out", "here")
-    while not Path("here/events.jsonl").exists() or Path("here/events.jsonl").stat().st_size < 200_000:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=150)
-    summary = json.loads(out)
-    assert (summary["status"], summary["reason"]) == ("stopped", None)
-    assert summary["score_round"] == summary["rounds"] // 70 * 70 > 0
-    shown = tardygrad("resume", "here", f"run.rounds={summary['rounds'] + 1}").out
-    assert f"(of round {summary['score_round']})" not in shown  # the last round is evaluated
-
-
 LONG_IMPORT = """
 import sys, time
 class Torch:
@@ -153,36 +136,6 @@ def test_a_log_gets_a_line_of_progress_now_and_then(tardygrad: Command, monkeypa
         assert (code, bool(lines), "left" in out) == (0, True, False)
         for text in lines:
             assert re.fullmatch(line.format(r"[\d.]+") + r"  \S+/\w+  \d+:\d\d:\d\d left", text)
-
-
-def test_a_terminal_gets_a_progress_bar(tardygrad: Command) -> None:
-    master, terminal = pty.openpty()
-    process = _start("run", "small.toml", "run.rounds=200", "task.dimension=3000", "--json", stderr=terminal)
-    os.close(terminal)
-    shown = b""
-    while process.poll() is None or shown[-1:] != b"\n":
-        try:
-            shown += os.read(master, 65536)
-        except OSError:  # the terminal's end
-            break
-    out, _ = process.communicate(timeout=150)
-    os.close(master)
-    assert process.returncode == 0
-    assert out.startswith("{")
-    for words in (b"/200", b"test loss", b"loss"):
-        assert words in shown
-
-
-def test_what_the_terminals_encoding_lacks_is_a_question_mark(
-    tardygrad: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    assert tardygrad("theory", "--tail", "1.5", "--rounds", "100").code == 0
-    out.flush()
-    written = out.buffer.getvalue()  # type: ignore[attr-defined]
-    assert b"?" in written or not written.isascii()  # click writes UTF-8 whatever the encoding says
 
 
 CLOSED = """

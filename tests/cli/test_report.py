@@ -56,32 +56,6 @@ def test_a_broken_rule_is_answered_and_nothing_is_written(
     assert Path("runs/a/spec.json").read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--figures", "file"), "--figures needs a folder that can be written, got 'file' (not a folder)."),
-        (("-o", "file/x/a.html"), "--out needs a folder that can be written, got 'file/x' (Not a directory)."),
-    ],
-)
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_written(
-    tardygrad: Command, options: tuple[str, ...], said: str
-) -> None:
-    record(Path("runs/a"), rounds=1)
-    Path("file").touch()
-    before = sorted(Path().rglob("*"))
-    code, out, err = tardygrad("report", "runs/a", *options)
-    assert (code, out, err) == (2, "", f"error: {said} Choose another one.\n")
-    assert sorted(Path().rglob("*")) == before
-
-
-def test_a_damaged_record_is_no_report(tardygrad: Command) -> None:
-    (record(Path("runs/a"), rounds=1) / "events.jsonl").write_text("[1]\n")
-    code, _, err = tardygrad("report", "runs/a")
-    assert code == 1
-    assert "damaged" in err
-    assert not Path("report.html").exists()
-
-
 def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
     record(Path("runs/a"), rounds=1)
     few = ("--sampler", "random", "--trials", "1")
@@ -103,21 +77,6 @@ def test_the_sweeps_in_a_folder_are_told_of_too(tardygrad: Command) -> None:
     assert [line for line in Path("a.tex").read_text("utf-8").splitlines() if "label" in line] == [
         r"  \label{tab:comparison}", r"  \label{tab:sweep-1}", r"  \label{tab:sweep-2}"
     ]  # fmt: skip
-
-
-def test_watching_what_is_no_run_is_refused(tardygrad: Command) -> None:
-    assert tardygrad("watch", "nowhere").code == 2
-
-
-def test_ctrl_c_ends_watching_even_before_there_is_a_server(
-    tardygrad: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    record(Path("runs/a"), rounds=1)
-    monkeypatch.setattr("tardygrad.report.live.serve", interrupted)
-    assert tardygrad("watch", "runs/a") == (0, "", "")
 
 
 def test_watching_prints_the_address_and_ends_quietly(tmp_path: Path) -> None:

@@ -48,13 +48,6 @@ def test_runs_are_numbered_and_never_overwritten(tardygrad: Command) -> None:
     assert Path("runs/small-1/events.jsonl").read_bytes() == before
 
 
-def test_run_prints_json_and_nothing_else_on_stdout(tardygrad: Command) -> None:
-    result = tardygrad("run", "small.toml", "run.evaluate_every=0", "--json", "--out", "here")
-    assert result.code == 0
-    assert result.json["out"] == "here"
-    assert (result.json["status"], result.json["rounds"], result.json["loss"]) == ("finished", 12, None)
-
-
 def test_the_record_holds_the_resolved_spec_and_the_threads_of_torch(tardygrad: Command) -> None:
     before = torch.get_num_threads()
     tardygrad("run", "small.toml", "method.clip=inf", "run.threads=2", "--out", "here")
@@ -71,18 +64,6 @@ def test_a_status_is_one_word_and_the_reason_stands_beside_it(word: str, how: li
     summary = json.loads(Path("here/summary.json").read_text())
     assert (code, summary["status"]) == (1, word)
     assert err.splitlines()[-1] == f"error: {summary['reason']}"
-
-
-def test_a_diverged_run_is_not_resumed(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", *DIVERGING, "--out", "here")
-    code, out, err = tardygrad("resume", "here")
-    assert (code, out) == (2, "")
-    made = json.loads(Path("here/summary.json").read_text())["rounds"]
-    rounds = "1 round" if made == 1 else f"{made} rounds"
-    assert err == (
-        f"error: a run that diverged cannot be resumed: the model in 'here' is not finite after {rounds}. "
-        "Start a new run with a smaller lr, or clip.\n"
-    )
 
 
 def test_a_recorded_run_is_a_spec(tardygrad: Command) -> None:
@@ -120,21 +101,6 @@ def test_too_little_memory_is_said_before_anything_is_written(tardygrad: Command
     assert tardygrad("run", "small.toml", "--max-memory", str(peak)).code == 0
     assert tardygrad("run", "small.toml", "--max-memory", str(peak - 1)).code == 2
     assert "an amount of memory must be" in tardygrad("run", "small.toml", "--max-memory", "much").err
-
-
-@pytest.mark.parametrize(
-    ("out", "why"),
-    [
-        ("file/x/y", "a run needs a directory that can be written, got 'file/x/y' (Not a directory)."),
-        ("link", "a run needs a directory that can be written, got 'link' (No such file or directory)."),
-        ("/proc/x", "a run needs a directory that can be written, got '/proc/x' (No such file or directory)."),
-    ],
-)
-def test_an_unwritable_directory_is_refused_at_once(out: str, why: str, tardygrad: Command) -> None:
-    Path("file").touch()
-    Path("link").symlink_to("nowhere/at/all")
-    code, _, err = tardygrad("run", "small.toml", "--out", out)
-    assert (code, why in err) == (2, True), err
 
 
 def test_a_longer_run_is_a_resumed_one(tardygrad: Command) -> None:
@@ -194,28 +160,6 @@ def test_what_cannot_be_resumed_is_one_line(argv: list[str], fragment: str, tard
     assert fragment in err
 
 
-def test_a_run_begun_in_python_is_not_resumed_here(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "--out", "here")
-    write_json(Path("here/spec.json"), read_json(Path("here/spec.json")) | {"spec": None})
-    assert "was started in Python, and it has no spec. Next time make" in tardygrad("resume", "here").err
-
-
-@pytest.mark.parametrize("text", ["[]", "{"])
-def test_a_damaged_record_is_one_line_and_exit_code_1(text: str, tardygrad: Command) -> None:
-    tardygrad("run", "small.toml", "--out", "here")
-    Path("here/spec.json").write_text(text)
-    for verb in ("resume", "replay"):
-        code, out, err = tardygrad(verb, "here")
-        assert (code, out, err.count("\n")) == (1, "", 1)
-        assert "damaged" in err
-
-
-def test_a_replay_of_a_batched_run_has_the_same_bits(tardygrad: Command) -> None:
-    small = ["run.rounds=6", "run.evaluate_every=0", "method.local_steps=2"]
-    assert tardygrad("run", "digits", "engine.batch=3", *small, "--out", "here").code == 0
-    assert tardygrad("replay", "here") == (0, "the same bits after 6 rounds\n", "")
-
-
 @pytest.mark.parametrize("method", [[], ["method.compensate=true", "method.mode=server", "method.concurrency=6"]])
 def test_a_replay_of_a_simulated_run_has_the_same_bits(method: list[str], tardygrad: Command) -> None:
     crash = "fleet.crashes=[{client=0, at=3, back=5}]"
@@ -264,19 +208,6 @@ def test_resuming_a_finished_run_says_that_it_is(tardygrad: Command, monkeypatch
     assert tardygrad("resume", "here", "run.rounds=12") == Result(0, first.out, said)
 
 
-def test_a_run_named_without_its_folder_is_found_for_you(tardygrad: Command) -> None:
-    tardygrad("run", "small.toml")
-    code, out, err = tardygrad("resume", "small-1")
-    assert (code, out) == (2, "")
-    assert err == "error: a run must be named by its directory, got 'small-1'. Did you mean 'runs/small-1'?\n"
-
-
-def test_a_kind_of_task_is_no_spec(tardygrad: Command) -> None:
-    code, _, err = tardygrad("run", "mnist")
-    assert code == 2
-    assert err.endswith("It is a kind of task: write for example fashion task.kind=mnist task.data=FOLDER.\n")
-
-
 def test_a_run_is_tracked_if_its_spec_says_so(tardygrad: Command) -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard")
     result = tardygrad("run", "small.toml", 'run.track=["tensorboard"]', "--out", "here", "--json")
@@ -285,19 +216,6 @@ def test_a_run_is_tracked_if_its_spec_says_so(tardygrad: Command) -> None:
     assert json.loads(Path("here/spec.json").read_text())["spec"]["run"]["track"] == ["tensorboard"]
     assert list(Path("here/track/tensorboard").iterdir())
     assert tardygrad("replay", "here").out == "the same bits after 12 rounds\n"
-
-
-@pytest.mark.parametrize(
-    ("value", "fragment"),
-    [
-        ('["wandby"]', "must be one of tensorboard, wandb, trackio, mlflow, got 'wandby'. Did you mean 'wandb'?"),
-    ],
-)
-def test_a_tracker_that_is_none_is_one_line(value: str, fragment: str, tardygrad: Command) -> None:
-    code, out, err = tardygrad("run", "small.toml", f"run.track={value}")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert fragment in err
-    assert not Path("runs").exists()
 
 
 def test_more_clients_than_workers_are_told_how_to_wait_less(tardygrad: Command) -> None:

@@ -131,27 +131,6 @@ def test_a_sweep_prints_a_row_for_each_group(tardygrad: Command) -> None:
     assert last == "best by test loss; report with: tardygrad report runs/small-sweep-1"
 
 
-def test_pruned_trials_have_a_column_and_no_share_is_claimed(tardygrad: Command) -> None:
-    over = ["--over", "method.local_lr=[0.1, 0.0001, 0.001, 0.0002]", "run.rounds=32", "run.evaluate_every=1"]
-    heading, row, *_ = tardygrad("sweep", "small.toml", *POINTS[:3], *over, "--prune").out.splitlines()
-    assert heading.split() == ["group", "trials", "finished", "diverged", "pruned", "workable", "best", "with"]
-    assert row.split()[:6] == ["Clip²", "4", "1", "0", "3", "–"]
-
-
-def test_a_target_that_nobody_reached_is_named(tardygrad: Command) -> None:
-    out = tardygrad("sweep", "small.toml", *POINTS, "--best", "time", "--target", "0.00001").out
-    assert "none reached 1e-05" in out.splitlines()[1]
-
-
-def test_going_on_says_how_much_is_left(tardygrad: Command) -> None:
-    tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
-    journal = Path("here/study.jsonl")
-    journal.write_text("".join(journal.read_text("utf-8").splitlines(keepends=True)[:2]), "utf-8")  # one trial
-    assert tardygrad("sweep", "here").err == "3 trials of small, in here: 1 done, 2 to go\n"
-    again = tardygrad("sweep", "small.toml", *POINTS, "--out", "here")
-    assert again.err == "3 trials of small, in here: 3 done, 0 to go\n"
-
-
 def test_a_sweep_as_json(tardygrad: Command) -> None:
     command = ("sweep", "small.toml", *POINTS, "--seeds", "2", "--workable", "0.5", "--json")
     found = tardygrad(*command).json

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tardygrad as tg
-from tardygrad.constructors import call, parameters
+from tardygrad.constructors import call
 from tardygrad.runs import run
 from tardygrad.spec import shipped, spec
 from tests.cli.conftest import SMALL
@@ -77,13 +75,6 @@ def _smallest() -> tuple[tg.Method, tg.Task, tg.Pool]:
     return method, task, tg.SimPool(task, method, tg.Fleet.paper(clients=1))
 
 
-def test_every_method_constructor_can_be_read_from_a_table() -> None:
-    for make in spec.KINDS["method"].values():
-        assert {"buffer", "local_steps", "local_epochs", "mode", "max_delay", "concurrency", "dispatch"} <= {
-            *parameters(make)
-        }
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -97,12 +88,6 @@ def test_a_schedule_is_a_number_or_a_table(value: str, expected: Any, small: Pat
     loaded = spec.load(small, [f"method.lr={value}"])
     assert loaded.method.arguments["lr"] == expected
     assert spec.parse(loaded.resolved()).method.arguments["lr"] == expected
-
-
-def test_an_infinite_clip_survives_json(small: Path) -> None:
-    loaded = spec.load(small, ["method.clip=inf"])
-    assert loaded.resolved()["method"]["clip"] == "inf"
-    assert spec.parse(json.loads(json.dumps(loaded.resolved()))).method.arguments["clip"] == math.inf
 
 
 FLEET = """{kind='groups', server_time=0.1, groups=[
@@ -133,31 +118,6 @@ def test_a_fleet_of_groups_with_everything_that_goes_wrong(small: Path) -> None:
     assert spec.parse(json.loads(json.dumps(loaded.resolved(), allow_nan=False))).build().fleet == fleet
 
 
-@pytest.mark.parametrize(
-    ("faults", "text"),
-    [
-        ("[{client=1, job=0, sends='nans'}]", "`fleet.faults[0].sends` must be one of nan, twice, got 'nans'. Did you"),
-        ("[{client=1, job=0, sends=nan}]", "`fleet.faults[0].sends` must be one of nan, twice, got nan."),
-        ("[{client=1, job=0}]", "`fleet.faults[0]` needs the key `sends`"),
-        ("[{client=1, job=0.5, sends='nan'}]", "`fleet.faults[0].job` must be a whole number, got 0.5."),
-        ("[{client=1, job=-1, sends='nan'}]", "Fault needs job >= 0, got Fault(client=1, job=-1, "),
-        ("[{client=8, job=0, sends='nan'}]", "`client` must be between 0 and 7, got Fault(client=8, job=0, "),
-        (
-            "[{client=1, job=0, sends='twice'}, {client=1, job=0, sends='twice'}]",
-            "`faults` must not repeat a fault, got 2 times Fault(client=1, job=0, sends='twice').",
-        ),
-    ],
-)
-def test_a_fault_that_cannot_be_is_refused(faults: str, text: str, small: Path) -> None:
-    with pytest.raises(tg.Invalid, match=re.escape(text)):
-        spec.load(small, [f"fleet.faults={faults}"])
-
-
-def test_a_link_of_the_fleet_is_everyones(small: Path) -> None:
-    fleet = spec.load(small, ["fleet.link.latency=0.5"]).build().fleet
-    assert fleet == tg.Fleet.paper(clients=8).linked(tg.Link(0.5))
-
-
 def test_a_trace_is_found_beside_its_spec_and_kept_in_the_resolved_one(small: Path) -> None:
     rows = "\n".join(f"{client},{client + 1}.5,c{client % 2}" for client in range(8))
     small.with_name("times.csv").write_text(f"client,seconds,class\n{rows}\n")
@@ -182,11 +142,6 @@ def test_clients_are_said_once_and_flow_to_the_other(overrides: list[str], small
     built = spec.load(small, overrides).build()
     assert built.fleet is not None
     assert (built.task.clients, built.fleet.clients) == (8, 8)
-
-
-def test_clients_of_groups_flow_to_the_task(small: Path) -> None:
-    groups = "fleet={kind='groups', groups=[{name='a', clients=5, runtime={kind='exponential', mean=1}}]}"
-    assert spec.load(small, [groups, "task.clients="]).build().task.clients == 5
 
 
 def test_threads_need_no_fleet(tmp_path: Path) -> None:
@@ -248,16 +203,6 @@ def test_the_files_of_texts_and_text_models_are_kept_as_absolute_paths(
     Path("mine.txt").write_text("words")
     assert spec.load("lm", ["task.text=mine.txt"]).resolved()["task"]["text"] == str(tmp_path / "mine.txt")
     assert spec.load("lm").resolved()["task"]["text"] == "python"
-
-
-def test_the_spec_lm_needs_no_data() -> None:
-    task = (
-        spec.load("lm", ["task.dim=8", "task.heads=2", "task.depth=1", "task.context=16", "task.test_rows=8"])
-        .build()
-        .task
-    )
-    assert task.clients == 20
-    assert task.evaluate(task.init(0), None).keys() == {"loss", "perplexity", "bits_per_byte"}
 
 
 @pytest.mark.parametrize("name", ["logistic", "quadratic"])

@@ -10,7 +10,7 @@ import pytest
 
 import tardygrad as tg
 from tardygrad.engines import fleet_clock
-from tardygrad.engines.fleet_clock import Spells, finish
+from tardygrad.engines.fleet_clock import finish
 from tardygrad.fleet import Available, Slow, SlowSpells
 from tardygrad.runs.loop import clock_only
 from tests.test_fleet import fleet_of, method_of
@@ -62,15 +62,6 @@ def test_periods_that_are_skipped_change_no_time(monkeypatch: pytest.MonkeyPatch
     assert [finish(*job, slow, windows) for job in jobs] == pytest.approx(exact, rel=1e-12)
 
 
-def test_random_spells_have_their_mean_speed_in_the_end() -> None:
-    """Slow by 4 for 2 of 5 seconds: 0.7 of the speed."""
-    spells = Spells(SlowSpells("all", every=3, lasts=2, factor=4), 0, seed=0)
-    assert spells.mean_speed == pytest.approx(0.7)
-    assert finish(0.0, 700.0, (), None, [spells]) == pytest.approx(1000, rel=0.1)
-    assert finish(0.0, 7e11, (), None, [spells]) == pytest.approx(1e12, rel=1e-3)
-    assert spells.at(1e12) == (pytest.approx(1 / 0.7), math.inf)
-
-
 @pytest.mark.parametrize("at_end", ["suspend", "cancel"])
 @pytest.mark.parametrize(
     "fleet",
@@ -96,11 +87,6 @@ def test_nights_that_are_skipped_leave_clients_as_they_were() -> None:
     fleet = fleet_of(4e6 + 2, 4e6 + 2, 3e7).during([(0, 4)], client=0, period=10)
     fleet = fleet.during([(5, 9)], client=1, period=10)
     assert times(fleet, 5) == [1e7 + 2, 1e7 + 7, 2e7 + 4, 2e7 + 9, 3e7]
-
-
-def test_a_client_may_finish_its_job_as_it_falls_asleep() -> None:
-    """8 s in windows of 4 s: the next window begins 6 s later."""
-    assert times(fleet_of(8.0).during([(0, 4)], client=0, period=10), 3) == [14.0, 34.0, 54.0]
 
 
 @pytest.mark.parametrize("sigma", [1e5, 1e308])

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import tardygrad as tg
-from tardygrad.doctor.clock_run import run_clock
 from tardygrad.runs.events import Dispatch, Sleep, Wake, read_events
 from tardygrad.runs.history import read_history
 from tardygrad.runs.loop import clock_only
@@ -19,14 +18,6 @@ SECOND = tg.Fleet((tg.Group("one", 10, tg.Trace((1.0,))),))
 MODES = [("client", {"concurrency": 3, "dispatch": "random"}), ("server", {"concurrency": 3}), ("sync", {})]
 
 ENDINGS: list[Any] = ["suspend", "cancel"]
-
-
-def sleepers(at_end: Any) -> tg.Fleet:
-    """Ten clients of one second; five of them are awake one second in a thousand."""
-    fleet = tg.Fleet(SECOND.groups, at_window_end=at_end)
-    for client in range(5):
-        fleet = fleet.during([(0, 1)], client=client, period=1000)
-    return fleet
 
 
 def seconds(fleet: tg.Fleet, method: tg.Method, rounds: int) -> float:
@@ -47,16 +38,6 @@ def messages(fleet: tg.Fleet, count: int, method: tg.Method | None = None) -> li
         if len(found) == count:
             break
     return found
-
-
-@pytest.mark.parametrize("at_end", ENDINGS)
-@pytest.mark.parametrize(("mode", "settings"), MODES, ids=[mode for mode, _ in MODES])
-def test_clients_that_sleep_cost_no_more_time_than_clients_that_crash(mode: str, settings: Any, at_end: Any) -> None:
-    method = method_of(mode, 2, **settings)
-    crashes = SECOND
-    for client in range(5):
-        crashes = crashes.crash(client=client, at=1, back=1000)
-    assert seconds(sleepers(at_end), method, 50) <= seconds(crashes, method, 50) <= 51
 
 
 @pytest.mark.parametrize("at_end", ENDINGS)
@@ -177,19 +158,3 @@ def test_a_history_tells_sleep_from_work_and_from_loss(tmp_path: Path) -> None:
     assert [job.seconds for job in first.jobs] == [*first.seconds, 0.0] == [3.0, 3.0, 0.0]
     assert (first.working_seconds, first.asleep_seconds, first.lost_seconds) == (6.0, 6.0, 0.0)
     assert (second.away, second.asleep, second.lost) == ([(5.0, 12.0)], [], True)
-
-
-def test_sleep_is_no_idle_time_of_a_planned_run() -> None:
-    """Two clients of 1 s that are always at work while they are awake: a third of the time, suspended or not."""
-    for at_end in ENDINGS:
-        fleet = replace(fleet_of(1.0, 1.0), at_window_end=at_end)
-        for client in (0, 1):
-            fleet = fleet.during([(0, 10)], client=client, period=30)
-        assert run_clock(method_of(), fleet, rounds=100).idle == pytest.approx(0.0, abs=0.01)
-    half = fleet_of(1.0, 1.0).during([(0, 10)], client=0, period=30)
-    assert run_clock(method_of("client", 1, concurrency=1), half, rounds=90).idle == pytest.approx(0.25, abs=0.02)
-
-
-def test_an_unknown_setting_is_refused() -> None:
-    with pytest.raises(tg.Invalid, match="`at_window_end` must be one of suspend, cancel, got 'lose'"):
-        tg.Fleet(SECOND.groups, at_window_end="lose")  # type: ignore[arg-type]

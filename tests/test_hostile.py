@@ -131,16 +131,6 @@ def test_a_task_without_a_test_set_is_refused_before_the_work() -> None:
     assert tg.simulate(method(), untested, FLEET, rounds=5, evaluate_every=0).server.round == 5
 
 
-def test_a_state_that_is_the_model_itself_can_be_kept(tmp_path: Path) -> None:
-    plain = method(compensate=True)
-    anchored = tg.Transform(lambda x: {"anchor": x}, lambda d, s, step: (d, s))
-    anchor = tg.Method(
-        name="anchored", inner=plain.inner, outer=anchored, buffer=2, local_steps=2, mode="client", compensate=True
-    )
-    run = tg.simulate(anchor, task(), FLEET, rounds=12, out=tmp_path / "run", checkpoint_every=1)
-    assert run.status == "finished"
-
-
 def test_short_windows_are_no_hang() -> None:
     fleet = FLEET.during([(0.0, 0.001)], client=0, period=1000.0)
     assert tg.simulate(method(), task(), fleet, rounds=5).server.round == 5
@@ -168,17 +158,6 @@ def test_absurd_numbers_get_one_sentence(
     assert exit_code("run", "quadratic", override) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_a_schedule_that_overflows_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert exit_code("run", "quadratic", "method.lr={value=1.0, exponent=2000.0}") == 1
-
-
-def test_a_dangling_link_in_place_of_the_runs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("runs").symlink_to("/nonexistent/x")
-    assert exit_code("run", "quadratic", "run.rounds=2") == 2
 
 
 DAMAGE = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +77,6 @@ def test_all_at_once_has_the_bits_of_one_by_one(norm: Any, lr: Any, dtype: torch
     assert ends[0].equal(ends[2])
 
 
-def test_tensors_of_several_dtypes_may_be_in_one_group() -> None:
-    for norm in ("coordinate", "l2"):
-        params = model([*heavy(1), *heavy(2, torch.float64), *heavy(3, torch.float16)])
-        ClipSGD(params, lr=0.1, upper=1e6, norm=norm, foreach=True).step()  # beyond float16
-        assert all(x.isfinite().all() for x in params)
-
-
-def test_a_number_and_a_tensor_are_the_same_rate() -> None:
-    ends = []
-    for lr in (0.1, torch.tensor(0.1)):
-        params = model(heavy(1))
-        ClipSGD(params, lr=lr, upper=1.0, weight_decay=0.1).step()
-        ends.append(flat(params))
-    torch.testing.assert_close(*ends)
-
-
 def test_the_length_is_that_of_a_group() -> None:
     a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
     a.grad, b.grad = torch.tensor([3.0, 4.0]), torch.tensor([0.5])
@@ -120,13 +103,6 @@ def test_gradients_that_are_zero_or_missing_move_nothing() -> None:
         assert b.tolist() == [1, 1]
         optimizer.zero_grad()
         optimizer.step()
-
-
-def test_the_gradients_stay_as_they_are() -> None:
-    for norm in ("coordinate", "l2"):
-        params = model(heavy(1, torch.float64))
-        ClipSGD(params, lr=0.1, upper=0.1, norm=norm, foreach=True).step()
-        assert flat([x.grad for x in params]).equal(flat(heavy(1, torch.float64)))
 
 
 def test_a_closure_computes_gradients_anew() -> None:
@@ -183,13 +159,6 @@ def test_a_length_is_what_it_should_be_at_either_end_of_float64(size: float, for
         torch.testing.assert_close(flat(params), torch.full((4,), -wanted / 2, dtype=torch.float64))
 
 
-def test_without_a_threshold_an_infinite_gradient_is_left_as_it_is() -> None:
-    x, none = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(0))
-    x.grad, none.grad = torch.tensor([math.inf, 1.0]), torch.zeros(0)
-    ClipSGD([x, none], lr=1.0, upper=math.inf, norm="l2").step()
-    assert x.tolist() == (-clip_l2(torch.tensor([math.inf, 1.0]), math.inf)).tolist() == [-math.inf, -1.0]
-
-
 def test_a_scheduler_drives_it() -> None:
     x = nn.Parameter(torch.zeros(1))
     optimizer = ClipSGD([x], lr=1.0, upper=1.0)
@@ -205,17 +174,10 @@ def test_a_scheduler_drives_it() -> None:
     ("given", "complaint"),
     [
         ({"lr": -1.0}, "`lr` must be a finite number, 0 or more, got -1.0."),
-        ({"lr": math.nan}, "`lr` must be a finite number"),
         ({"lr": torch.tensor([0.1])}, r"a tensor without dimensions, got shape \(1,\)"),
         ({"weight_decay": -0.1}, "`weight_decay` must be a finite number"),
         ({"upper": 0.1}, "the thresholds must be 0 <= lower <= upper, got 0.5 and 0.1."),
-        ({"upper": math.nan}, "the thresholds must be"),
-        ({"lower": -0.5}, "the thresholds must be"),
         ({"lower": math.inf, "upper": math.inf}, "the thresholds must be"),
-        ({"lr": "0.1"}, "`lr` must be a finite number, 0 or more, got '0.1'."),
-        ({"lr": None}, "`lr` must be a finite number, 0 or more, got None."),
-        ({"weight_decay": None}, "`weight_decay` must be a finite number, 0 or more, got None."),
-        ({"upper": None}, "the thresholds must be 0 <= lower <= upper, got 0.5 and None."),
         ({"norm": "l1"}, "`norm` must be one of coordinate, l2, got 'l1'."),
     ],
 )
@@ -228,50 +190,3 @@ def test_settings_that_break_a_rule_are_refused_for_all_and_for_a_group(given: d
     with pytest.raises(Invalid, match=complaint):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], **given})
     assert len(optimizer.param_groups) == 1
-
-
-def test_what_there_is_not_is_refused_as_torch_does() -> None:
-    x = nn.Parameter(torch.zeros(3))
-    with pytest.raises(RuntimeError, match="`fused` is not supported"):
-        ClipSGD([x], lr=0.1, upper=1.0, fused=True)
-    ClipSGD([x], lr=0.1, upper=1.0, fused=False)
-    x.grad = torch.zeros(3).to_sparse()
-    with pytest.raises(RuntimeError, match="ClipSGD does not support sparse gradients"):
-        ClipSGD([x], lr=0.1, upper=1.0).step()
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize("norm", ["coordinate", "l2"])
-def test_a_compiled_step_equals_an_eager_one(norm: Any) -> None:
-    ends = []
-    for compiled in (False, True):
-        params = model(heavy(1))
-        optimizer = BiClip(params, torch.tensor(0.1), 0.5, 0.01, norm=norm, foreach=True)
-        step = torch.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
-        for seed in range(2):
-            for x, g in zip(params, heavy(seed), strict=True):
-                x.grad = g
-            step()
-        ends.append(flat(params))
-    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-7)
-
-
-def test_a_trainer_of_transformers_trains_with_it(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
-    transformers = pytest.importorskip("transformers", reason="the Trainer is that of transformers")
-    config = transformers.BertConfig(
-        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=2
-    )
-    torch.manual_seed(0)
-    network = transformers.BertForSequenceClassification(config)
-    rows = [{"input_ids": [2 + i % 2 * 9] * 4, "labels": i % 2} for i in range(16)]
-    optimizer = ClipSGD(network.parameters(), lr=0.5, upper=0.1)
-    how = transformers.TrainingArguments(
-        str(tmp_path), max_steps=30, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"
-    )
-    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=30)
-    trainer = transformers.Trainer(network, how, train_dataset=rows, optimizers=(optimizer, decay))
-    before = trainer.evaluate(rows)["eval_loss"]
-    trainer.train()
-    assert trainer.evaluate(rows)["eval_loss"] < before / 2
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)

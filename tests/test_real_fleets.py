@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import tardygrad as tg
-from tardygrad.constructors import conform
 from tardygrad.engines.fleet_clock import RoundTrips, Spells, matched
 from tardygrad.fleet import AvailabilityFile, Available, Diurnal, Slow, SlowSpells
 from tardygrad.runs.export import export
@@ -76,12 +74,6 @@ def test_a_group_has_a_dropout_of_its_own_and_a_crash_takes_the_job_first() -> N
     assert fleet.dropouts == (0.5,) * 10 + (0.0,) * 10
     crashed = fleet_of(5.0, 5.0).dropping(0.9).crash(client=0, at=0.0)
     assert [line for line in history(crashed, messages=6) if line[2] == 0] == [(0.0, "lost", 0)]
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.0, math.nan])
-def test_a_dropout_is_a_probability(value: Any) -> None:
-    with pytest.raises(tg.Invalid, match="`dropout` must be a probability, 0 or more and below 1, got"):
-        TWO.dropping(value)
 
 
 # Slow together.
@@ -147,18 +139,6 @@ def test_the_bandwidth_of_each_message_varies_around_that_of_the_link() -> None:
 
 
 # Seeds.
-
-
-def test_a_fleet_says_whether_its_arrivals_depend_on_the_seed() -> None:
-    fixed = fleet_of(1.0, (2.0, 3.0)).crash(client=0, at=1).diurnal(period=10)
-    assert not fixed.is_random
-    assert not tg.Fleet((tg.Group("a", 1, tg.Integer(2, 2)), tg.Group("none", 0, tg.Exponential(1.0)))).is_random
-    random = [
-        tg.Fleet.paper(), TWO.dropping(0.1), TWO.linked(tg.Link(sigma=0.1)),
-        TWO.plus(SlowSpells("rack", every=9, lasts=1, factor=2)),
-        tg.Fleet((tg.Group("a", 1, tg.Trace((1.0, 2.0), resample=True)),)), tg.Fleet((tg.Group("a", 1, Coin(1.0)),)),
-    ]  # fmt: skip
-    assert all(fleet.is_random for fleet in random)
 
 
 # Distributions of one's own.
@@ -253,13 +233,6 @@ def test_names_of_any_characters_are_those_of_a_record(tmp_path: Path, monkeypat
     assert [row["round"] for row in again_run.go()] == [5, 6]
 
 
-def test_times_are_drawn_by_the_seed_or_used_in_order(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.csv", "client,seconds\n" + "".join(f"0,{s}\n" for s in range(1, 9)))
-    in_order, drawn = tg.Fleet.trace(path).groups[0].runtime, tg.Fleet.trace(path, resample=True).groups[0].runtime
-    assert [in_order.draw(0.9, serial) for serial in range(3)] == [1.0, 2.0, 3.0]
-    assert [drawn.draw(u, 0) for u in (0.0, 0.5, 0.999)] == [1.0, 5.0, 8.0]
-
-
 def test_capacities_and_hours_of_devices_as_fedscale_has_them(tmp_path: Path) -> None:
     """60 ms for a sample, 100 samples, three times a forward pass: 18 s; 8 Mbit/s is a million bytes per second."""
     devices = {"0": {"computation": 60.0, "communication": 8000.0}, "1": {"computation": 5.0, "communication": 800.0}}
@@ -320,14 +293,6 @@ def test_hours_go_to_the_client_of_that_name(
     assert {number: one.windows[0][1] for number, one in matched(fleet, task).windows.items()} == expected
 
 
-@pytest.mark.parametrize("name", ["0", "d"])
-def test_hours_of_a_client_that_the_task_does_not_have_are_refused(name: str) -> None:
-    available = conform(tuple[Available, ...], [{"client": name, "windows": [[0, 5]]}], "fleet.available", spec=True)
-    fleet, task = replace(fleet_of(1.0, 2.0, 3.0), available=available), Named("a", "b", "c")
-    with pytest.raises(tg.Invalid, match=f"that the task has, 'a', 'b', 'c', got those of '{name}'"):
-        matched(fleet, task)  # type: ignore[arg-type]
-
-
 def test_all_of_it_survives_a_spec_and_a_clock() -> None:
     given = (
         "fleet={kind='groups', groups=[{name='a', clients=40, dropout=0.2, runtime={kind='trace', seconds=[1, 2], "
@@ -340,27 +305,3 @@ def test_all_of_it_survives_a_spec_and_a_clock() -> None:
     assert spec.parse(json.loads(json.dumps(loaded.resolved()))).build().fleet == fleet
     server, pool = clock_only(method_of(buffer=3), fleet)
     assert list(tg.drive(server, pool, 50))[-1].time > 1
-
-
-@pytest.mark.parametrize("hours", ["22,6", "nan,5", "1,inf"])
-def test_hours_that_end_before_they_begin_are_refused(hours: str, tmp_path: Path) -> None:
-    (tmp_path / "hours.csv").write_text(f"client,start,end\n0,1,2\n0,{hours}\n", encoding="utf-8")
-    with pytest.raises(tg.Invalid, match="a window must have 0 <= start < end"):
-        tg.Fleet.paper(clients=1).plus(AvailabilityFile(str(tmp_path / "hours.csv")))
-
-
-def test_events_may_name_their_clients() -> None:
-    def fleet(a: int | str, b: int | str) -> tg.Fleet:
-        plain = tg.Fleet.paper(clients=3).crash(client=b, at=1.0).slowed(client=a, at=0.0, until=2.0, factor=3.0)
-        return plain.during([(0.0, 5.0)], client=a).faulty(client=b, job=0, sends="nan").slowed(client=b, at=1, until=2)
-
-    assert fleet("x", "y").numbered(["y", "z", "x"]) == fleet(2, 0)
-    with pytest.raises(
-        tg.Invalid, match=r"events must be of clients that the task has, 'a', 'b', 'x', got those of 'y'"
-    ):
-        fleet("x", "y").numbered(["a", "b", "x"])
-    data = {name: [(torch.ones(1), torch.ones(1))] for name in ("a", "b", "c")}
-    task = tg.TorchTask(torch.nn.Linear(1, 1), data=data, loss=torch.nn.functional.mse_loss)
-    method = tg.fedbuff(local_lr=0.1, buffer=1, local_steps=1)
-    run = tg.simulate(method, task, tg.Fleet.paper(clients=3).crash(client="b", at=0.5), rounds=3, evaluate_every=0)
-    assert run.summary().lost == 1

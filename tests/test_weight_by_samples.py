@@ -130,11 +130,6 @@ def test_a_task_that_does_not_know_its_counts_says_so() -> None:
                 tg.serve(some, torch.zeros(8), clients=4, seed=0, samples=wrong)
 
 
-def test_regions_weight_their_own_clients() -> None:
-    method = tg.halos(local_lr=0.5, lr=1.0, buffer=2, local_steps=2, regions=2, every=2, weight_by="samples")
-    assert run(method, task()).status == "finished"
-
-
 def test_on_ray_the_driver_opens_no_data_to_count_rows() -> None:
     pytest.importorskip("ray")
     opened = []

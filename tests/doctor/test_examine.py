@@ -13,15 +13,14 @@ import pytest
 import tardygrad as tg
 from tardygrad.doctor.convergence_checks import divergence, onset, overfitting, progress, swings
 from tardygrad.doctor.delay_checks import delays
-from tardygrad.doctor.examine import Examined, examine, in_order
-from tardygrad.doctor.finding import NOT_SIMULATED, Finding
+from tardygrad.doctor.examine import Examined, examine
+from tardygrad.doctor.finding import NOT_SIMULATED
 from tardygrad.doctor.tail_checks import tails
 from tardygrad.doctor.trend import loss_at_start
 from tardygrad.doctor.try_change import try_change
 from tardygrad.doctor.what_if import WhatIf
 from tardygrad.errors import RecordError
 from tardygrad.runs.events import Evaluation
-from tardygrad.runs.history import Rounds
 from tardygrad.runs.history import read_history as read
 from tardygrad.spec import spec
 from tests.doctor.planted import clip2, fleet, own_sgdclip, record, sgdclip
@@ -149,31 +148,6 @@ def test_a_clear_probe_is_what_the_delays_are_held_against(tmp_path: Path) -> No
         assert causes(examine(path, probed=probed)).count("tail") == probed
 
 
-def test_a_client_that_never_answers_is_named(tmp_path: Path) -> None:
-    method = {"kind": "sgdclip", "local_clip": 2.0, "lr": 0.3, "buffer": 2}
-    seen = examine(_run(tmp_path / "run", planted(method, slow=70.0, rounds=300)))  # the far client is never back
-    gone = next(one for one in seen.findings if one.cause == "starvation")
-    assert gone.severity == "warning"
-    assert "client 15 (far) still working" in gone.says
-    assert "meanwhile 300 rounds were completed" in gone.says
-
-
-@pytest.mark.parametrize(("lr", "clip"), [(30.0, "inf"), (8.0, "inf")])
-def test_a_smaller_rate_taken_twice_at_most_converges(lr: float, clip: float | str, tmp_path: Path) -> None:
-    local_lr = 0.05
-    for again in range(3):
-        how = {"kind": "sgdclip", "local_clip": clip, "lr": lr, "local_lr": local_lr}
-        path = _run(tmp_path / f"{again}", planted(how))
-        if (found := examine(path).findings[0]).cause != "divergence":
-            break
-        assert "first try" in (found.advice or "")
-        (change,) = found.overrides
-        local_lr = float(change.removeprefix("method.local_lr="))
-    loss = read(path).rounds.loss
-    assert again > 0
-    assert loss[-1] < loss[0]
-
-
 def test_an_onset_is_found_though_some_clients_have_nothing_left_to_learn(tmp_path: Path) -> None:
     how = ["method.kind=dcasgd", "method.local_clip=", "method.local_lr=3.0", "method.lr=10.0", "method.buffer=1"]
     path = _run(tmp_path / "run", spec.load("logistic", [*how, "method.mode=client", "run.rounds=400"]).resolved())
@@ -182,28 +156,6 @@ def test_an_onset_is_found_though_some_clients_have_nothing_left_to_learn(tmp_pa
     assert 20 <= (first.numbers or {})["round"] <= 51
     assert "(medians of 20 rounds)" in first.says
     assert first.overrides == ["method.local_lr=0.3"]
-
-
-def test_an_onset_is_only_told_where_there_is_one(tmp_path: Path) -> None:
-    path = made_up(tmp_path / "run")
-    history = replace(read(path), rounds=_risen(read(path).rounds, 40))
-    found = divergence(history, WhatIf(history))
-    assert found
-    assert found.says == "the training loss rose from 1 to 3."
-    assert "round" not in (found.numbers or {})
-
-
-def _risen(rounds: Rounds, made: int) -> Rounds:
-    """Rounds whose loss rises to three times what it was, and nothing leaves its band."""
-    longer = {name: np.ones((made, *column.shape[1:]), dtype=column.dtype) for name, column in vars(rounds).items()}
-    return Rounds(**longer | {"clients": 0 * longer["clients"], "loss": np.repeat([1.0, 3.0], made // 2)})
-
-
-def test_a_check_that_needs_a_spec_is_not_said_to_be_made_without_one(tmp_path: Path) -> None:
-    python = examine(record(tmp_path / "run", replace(clip2(), keep=False), fleet(), noise=NOISE))  # has no recipe
-    assert "outer clip" in python.checks
-    assert "local clip" not in python.checks
-    assert "local clip" in examine(made_up(tmp_path / "spec")).checks
 
 
 def test_a_rate_that_diverges_is_named_first(tmp_path: Path) -> None:
@@ -335,13 +287,6 @@ def test_a_clip_is_advised_only_to_a_run_that_noise_has_harmed(harmed: bool, tmp
     assert found.says.endswith("So far the loss has recovered.") == (not harmed)
 
 
-def test_a_rate_that_diverges_slowly_is_found_before_the_model_is_lost(tmp_path: Path) -> None:
-    seen = examine(record(tmp_path / "run", sgdclip(lr=30.0, local_clip=np.inf, buffer=12), fleet(), rounds=40))
-    assert seen.status == "finished"
-    assert (seen.findings[0].severity, seen.findings[0].cause) == ("severe", "divergence")
-    assert "tail" not in causes(seen), "the last updates are long because all of them grow"
-
-
 @pytest.mark.parametrize(
     ("kind", "rounds"), [({"kind": "clip2", "clip": 0.1}, 40), ({"kind": "clip2", "clip": 0.1}, 10), ({}, 40)]
 )
@@ -437,14 +382,6 @@ def _run(path: Path, tables: spec.Table) -> Path:
     return path
 
 
-def test_delays_of_a_method_without_a_theorem_are_held_against_another_and_never_severe(tmp_path: Path) -> None:
-    method = tg.fadas(local_lr=0.1, lr=0.05, tau_c=1, buffer=1, local_steps=1, mode="client")
-    seen = examine(record(tmp_path / "run", method, fleet(slow=30.0), rounds=500))
-    late = next(one for one in seen.findings if one.cause == "delays")
-    assert late.severity != "severe"
-    assert "of SGDClip, since none covers this method" in late.says
-
-
 def test_a_starved_run_says_who_is_lost(tmp_path: Path) -> None:
     crashed = fleet()
     for client in range(8):
@@ -512,13 +449,6 @@ def test_clips_that_always_bind_are_found(tmp_path: Path) -> None:
     assert "local clip" in causes(examine(_run(tmp_path / "loose", loose)), "note")
 
 
-def test_an_outer_clip_that_cannot_bind_is_told_so(tmp_path: Path) -> None:
-    tables = spec.load("quadratic", ["run.rounds=40", "method.clip=5.0"]).resolved()
-    found = next(one for one in examine(_run(tmp_path / "run", tables)).findings if one.cause == "outer clip")
-    assert "ũ = 5 never binds" in found.says
-    assert "because η_ℓ·K·u = 0.5" in found.says
-
-
 def test_a_measured_tail_is_noted_and_warned_of_where_nobody_clips(tmp_path: Path) -> None:
     tables = spec.load("quadratic", ["run.rounds=20", "method.local_clip=inf", "method.lr=0.01"]).resolved()
     for name, clip, severity in (("bare", "inf", "warning"), ("clipped", 1.0, "note")):
@@ -579,9 +509,6 @@ def advance(**facts: Any) -> str:
 @pytest.mark.parametrize(
     "line",
     [
-        '{"event":"dispatch","time":1,"client":99,"serial":0,"round":0}',
-        '{"event":"arrival","time":1,"client":0,"serial":0,"round":0,"delay":1,"steps":"many","loss":1}',
-        '{"event":"arrival","time":"soon","client":0,"serial":0,"round":0,"delay":1,"steps":1,"loss":1}',
         advance(clients=[], delays=[], norms=[]),
         advance(delays=[0, 1]),
         "nonsense",
@@ -593,25 +520,6 @@ def test_a_damaged_record_says_so(line: str, tmp_path: Path) -> None:
         file.write(line + "\n")
     with pytest.raises(RecordError, match="damaged"):
         examine(path)
-
-
-def test_a_damaged_spec_says_so(tmp_path: Path) -> None:
-    for number, asked in enumerate(({"spec": [1]}, {"spec": {"method": 3}}, {"classes": [["a"]]}, {"method": None})):
-        with pytest.raises(RecordError, match="damaged"):
-            examine(made_up(tmp_path / str(number), **asked))
-    with pytest.raises(tg.Invalid, match="there is no run directory"):
-        examine(tmp_path / "nowhere")
-
-
-def test_records_that_were_killed_or_are_of_other_versions_are_read(tmp_path: Path) -> None:
-    torn = examine(made_up(tmp_path / "torn", torn=True))
-    assert (torn.status, torn.rounds) == ("not ended", 12)
-    assert examine(made_up(tmp_path / "python", spec=None)).rounds == 12
-
-
-def test_findings_come_in_order() -> None:
-    mixed = [Finding("note", "delays", ""), Finding("severe", "starvation", ""), Finding("severe", "divergence", "")]
-    assert [one.cause for one in in_order(mixed)] == ["divergence", "starvation", "delays"]
 
 
 def test_an_onset_is_where_the_band_is_left_for_good() -> None:

@@ -110,12 +110,6 @@ def test_less_work_is_counted_as_such(tmp_path: Path) -> None:
     assert [one.runtime.draw(0.5, 0) for one in found] == pytest.approx([1.5] * 3 + [6.5])
 
 
-def test_work_to_come_may_be_more(tmp_path: Path) -> None:
-    history = made_up(tmp_path, MANY)
-    once, twice = (fit_fleet(history, scale).clients[0].runtime.draw(0.5, 0) for scale in (1.0, 2.0))
-    assert twice == pytest.approx(2 * once, rel=0.01)
-
-
 def test_losses_are_counted(tmp_path: Path) -> None:
     crashed = fleet(6).crash(client=2, at=10.0, back=12.0).crash(client=2, at=20.0, back=22.0)
     found = fit_fleet(read(record(tmp_path / "run", clip2(buffer=3), crashed, rounds=60))).clients

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import levy_stable
 
 from tardygrad.errors import Invalid
-from tardygrad.runs.record import to_json_value
 from tardygrad.tail import estimate
 from tardygrad.tasks import Noise
 
@@ -36,12 +32,6 @@ def test_a_stable_law_is_found_within_a_tenth(tail: float, seed: int) -> None:
     assert found.verdict == INFINITE
     assert found.low is not None
     assert found.low < found.index < found.high  # type: ignore[operator]
-
-
-def test_a_skewed_stable_law_far_from_zero_is_one_too() -> None:
-    found = estimate(levy_stable.rvs(1.7, 0.8, loc=5, scale=2, size=MANY, random_state=0))
-    assert found.by == "stable"
-    assert found.index == pytest.approx(1.7, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +75,6 @@ def test_a_light_tail_is_called_light(law: str, seed: int) -> None:
     assert estimate(LIGHTS[law](np.random.default_rng(seed), MANY)).verdict == LIGHT
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_mixture_of_scales_stays_heavy(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    for scales in (np.where(rng.random(MANY) < 0.5, 1, 10), rng.lognormal(size=MANY)):
-        found = estimate(drawn("stable", 1.5, seed) * scales)
-        assert found.verdict == INFINITE
-        assert found.index == pytest.approx(1.5, rel=0.2)
-
-
 @pytest.mark.parametrize("size", [1000, 10_000, MANY])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_outlier_decides_nothing(size: int, seed: int) -> None:
@@ -107,13 +88,6 @@ def test_few_samples_never_make_an_infinite_variance_light() -> None:
     said = [estimate(drawn("stable", 1.5, seed, 300)).verdict for seed in range(20)]
     assert LIGHT not in said
     assert "too few to tell" in said
-
-
-def test_fewer_than_a_hundred_are_too_few() -> None:
-    found = estimate(np.append(np.random.default_rng(0).standard_normal(99), np.zeros(1000)))
-    assert found.verdict == "too few to tell"
-    assert found.index is None
-    assert found.number == 99
 
 
 def test_scale_sign_order_and_zeros_change_nothing() -> None:
@@ -134,33 +108,11 @@ def test_a_scale_at_the_end_of_the_range_changes_nothing(scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "samples",
-    [
-        np.tile([-1e307, 1e307], 300),
-        np.repeat([0.0, 1.0], 300),
-        np.tile(np.arange(1, 5) * 5e-324, 100),
-        np.geomspace(1e-300, 1e300, 500),
-    ],
-    ids=["huge", "zeros and ones", "denormal", "of every scale"],
-)
-def test_numbers_at_the_end_of_their_range_have_a_verdict(samples: NDArray[np.float64]) -> None:
-    assert estimate(samples).number >= 300
-
-
-def test_an_estimate_is_strict_json() -> None:
-    for samples in (drawn("pareto", 1.5, 0, 1000), LIGHTS["of two values"](np.random.default_rng(0), 1000), np.ones(0)):
-        json.dumps(to_json_value(asdict(estimate(samples))), allow_nan=False)
-
-
-@pytest.mark.parametrize(
     ("samples", "message"),
     [
         ([1.0, np.nan, np.inf], "`samples` must be finite, got 2 of 3 that are not."),
         (np.zeros(200), "`samples` must differ from each other, got 200 times 0."),
-        (["a"], "`samples` must be real numbers, got <U1."),
-        (np.ones(200) * 1j, "`samples` must be real numbers, got complex128."),
         ([10**400], "`samples` must be real numbers, got others (int too large to convert to float)."),
-        (np.full(200, 2.5), "`samples` must differ from each other, got 200 times 2.5."),
     ],
 )
 def test_what_has_no_tail_is_refused(samples: Any, message: str) -> None:

@@ -46,14 +46,6 @@ def test_the_noise_of_unlike_clients_is_found_as_it_was_given(noise: tg.Noise, v
     assert found.tail.index == pytest.approx(index, rel=0.1)
 
 
-def test_gaussian_noise_is_light_and_has_its_own_size() -> None:
-    task = quadratic(tg.Noise("stable", 2.0, scale=3.0))
-    found = probe(task, task.init(0)).whole
-    assert found.tail is not None
-    assert found.tail.verdict == "light-tailed"
-    assert found.noise["0.5"] == pytest.approx(0.6745 * 3.0 * math.sqrt(2), rel=0.02)
-
-
 def test_coordinates_of_many_scales_are_heavy_together_and_light_each() -> None:
     class Task(tg.tasks.quadratic(clients=1).__class__):  # type: ignore[misc]
         def gradient(self, x: Any, batch: Any, module_buffers: Any) -> Any:
@@ -98,13 +90,6 @@ def test_buffers_are_left_as_they_are_and_so_is_the_model() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, (x, *module_buffers), strict=True))
 
 
-def test_the_seed_decides_and_nothing_else() -> None:
-    task = quadratic(tg.Noise("stable", 1.5), dimension=100)
-    x = task.init(0)
-    assert probe(task, x, seed=1) == probe(task, x, seed=1)
-    assert probe(task, x, seed=1).survival != probe(task, x, seed=2).survival
-
-
 def test_a_large_model_is_looked_at_in_few_places() -> None:
     class Large(tg.Task):
         clients, parameters = 2, 20_000_000
@@ -134,28 +119,6 @@ def test_without_noise_there_is_nothing_to_say() -> None:
             probe(task, task.init(0))
 
 
-def test_a_layer_without_noise_has_no_tail() -> None:
-    class Half(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
-
-        def forward(self, a: torch.Tensor) -> Any:
-            return self.used(a) + 0 * self.unused(a)
-
-    task = small(Half())
-    used, unused = probe(task, task.init(0)).layers
-    assert used.tail is not None
-    assert unused.tail is None
-    assert unused.suggested == 0.0
-
-
-def test_a_model_whose_gradients_are_not_finite_is_refused() -> None:
-    task = small(nn.Linear(6, 3))
-    with pytest.raises(Invalid, match="a noise probe needs finite gradients"):
-        probe(task, torch.full_like(task.init(0), math.nan))
-
-
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -169,9 +132,3 @@ def test_a_probe_that_cannot_be_is_refused(how: dict[str, int], message: str) ->
     with pytest.raises(Invalid) as error:
         probe(task, task.init(0), **how)  # type: ignore[arg-type]
     assert str(error.value) == message
-
-
-def test_a_task_with_a_loop_of_its_own_is_told_what_to_do_instead() -> None:
-    task = tg.TrainerTask(nn.Linear(3, 2), train=lambda module, job: 0.0, clients=4)
-    with pytest.raises(Invalid, match=r"trains with its own loop\. .* run it with run\.tail_every=10"):
-        sampling(task, task.init(0))

@@ -9,10 +9,7 @@ import pytest
 import torch
 
 import tardygrad as tg
-from tardygrad.errors import Invalid
-from tardygrad.report.build import build
-from tardygrad.report.page import figures
-from tardygrad.runs.record import read_json, read_lines, write_json
+from tardygrad.runs.record import read_lines
 from tardygrad.tail.updates import PER_ROUND, PER_UPDATE, Updates
 
 FLEET = tg.Fleet.paper(clients=12)
@@ -64,11 +61,6 @@ def test_clipped_updates_have_a_light_tail(tmp_path: Path) -> None:
     assert row["verdict"] == "light-tailed"
 
 
-def test_updates_that_are_all_the_same_have_no_tail(tmp_path: Path) -> None:
-    tg.simulate(method(local_clip=0.0), task(), FLEET, rounds=4, tail_every=2, out=tmp_path / "run")
-    assert [(row["index"], row["verdict"]) for row in tails(tmp_path / "run")] == [(None, None)] * 2
-
-
 def test_a_run_stopped_within_a_round_goes_on_with_the_same_estimates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,31 +79,6 @@ def test_a_run_stopped_within_a_round_goes_on_with_the_same_estimates(
     assert tails(tmp_path / "cut") == tails(tmp_path / "whole")
 
 
-def test_a_record_from_before_there_were_estimates_goes_on(tmp_path: Path) -> None:
-    run = tg.begin(method(), task(), tg.SimPool(task(), method(), FLEET), rounds=6, out=tmp_path / "run")
-    for row in run.go():
-        if row["round"] == 3:
-            run.stop()
-    asked = read_json(tmp_path / "run/spec.json")
-    del asked["run"]["tail_every"]
-    write_json(tmp_path / "run/spec.json", asked)
-    again = tg.resume(tmp_path / "run", method(), task(), tg.SimPool(task(), method(), FLEET))
-    for _ in again.go():
-        pass
-    assert again.status == "finished"
-    assert tails(tmp_path / "run") == []
-
-
-def test_the_report_draws_the_index_where_there_is_one(tmp_path: Path) -> None:
-    for every in (0, 2):
-        tg.simulate(method(), task(), FLEET, rounds=6, tail_every=every, out=tmp_path / str(every))
-    drawn = {one.key: one for one in figures(build([str(tmp_path / "2")]).sections)}
-    rows = drawn["tail-index"].chart["datasets"]["rows"]
-    assert [row["round"] for row in rows] == [2, 4, 6]
-    assert [row["index"] for row in rows] == pytest.approx([row["index"] for row in tails(tmp_path / "2")], rel=1e-5)
-    assert "tail-index" not in {one.key for one in figures(build([str(tmp_path / "0")]).sections)}
-
-
 def test_few_coordinates_are_looked_at_and_always_the_same() -> None:
     one, other = (Updates(every=1, seed=3, parameters=10**6, buffer=2) for _ in range(2))
     assert len(one.sample) == PER_UPDATE
@@ -119,8 +86,3 @@ def test_few_coordinates_are_looked_at_and_always_the_same() -> None:
     assert len(Updates(every=1, seed=3, parameters=10**6, buffer=64).sample) == PER_ROUND // 64
     assert len(Updates(every=0, seed=3, parameters=10**6, buffer=2).sample) == 0
     assert len(Updates(every=1, seed=3, parameters=7, buffer=2).sample) == 7
-
-
-def test_how_often_must_be_a_count() -> None:
-    with pytest.raises(Invalid, match="`tail_every` must be a whole number, 0 or more, got -1"):
-        tg.simulate(method(), task(), FLEET, rounds=2, tail_every=-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
@@ -13,9 +12,6 @@ from hypothesis import strategies as st
 from tardygrad.errors import Invalid
 from tardygrad.theory.bounds import bounds, fadas
 from tardygrad.theory.delays import (
-    MAX_CONSTANT,
-    MAX_DELAY,
-    MIN_CONSTANT,
     Constants,
     Sums,
     conditions,
@@ -94,28 +90,6 @@ def test_the_largest_delay_decides_where_nothing_is_downplayed(p: list[list[int]
         assert one.factor == pytest.approx(np.max(p) / most)
         assert (one.excess > 0).tolist() == (np.array(p) > most).tolist()
     assert found(p, "dc-clip2").factor == pytest.approx(found(p, "clip2").factor * abs(1 - 0.2))
-
-
-def test_compensation_tolerates_anything_if_the_local_rate_is_1() -> None:
-    one = found([[1], [900]], "dc-clip2", Constants(tail=1.5, local_lr=1.0))
-    assert one.holds
-    assert one.factor == 0
-
-
-def test_updates_that_are_late_are_to_blame() -> None:
-    p = np.ones((60, 2), dtype=int)
-    p[20:, 1] = np.arange(20, 60)  # the second place is that of a straggler
-    for name in ("sd-sgdclip", "sd-clip2", "sgdclip"):
-        by_place = found(p, name, Constants(tail=1.5, local_steps=5, local_clip=2.0)).excess.sum(0)
-        assert by_place[1] > by_place[0]
-
-
-def test_a_few_very_late_updates_break_sgdclip_and_not_sd_sgdclip() -> None:
-    p = np.ones((10_000, 1), dtype=int)
-    p[9_000:9_010] = 8_000
-    of = Constants(tail=1.5, local_steps=5, local_clip=10_000 ** (1 / 3))
-    assert not found(p, "sgdclip", of).holds
-    assert found(p, "sd-sgdclip", of).holds
 
 
 def test_a_million_rounds_that_all_started_from_the_first_take_linear_work() -> None:
@@ -217,13 +191,9 @@ def test_fadas_grows_with_the_mean_and_the_median_delay_and_sd_does_not() -> Non
         ([[1, 2], [3]], "the same number of updates in every round"),
         ([1, 2, 3], "whole numbers, rounds × updates per round, got int64 of shape"),
         ([[]], "rounds × updates per round"),
-        ([], "rounds × updates per round"),
         ([[1.5]], "whole numbers, rounds × updates per round, got float64"),
-        ([[True]], "got bool"),
-        ([["1"]], "whole numbers"),
         ([[1, 0]], r"must be from 1 \(fresh\) to 2\^31, got 0."),
         ([[1, 2**31 + 1]], "got 2147483649."),
-        ([[2**63]], "got 9223372036854775808."),
         (np.full((2, 2), 2**64 - 1, np.uint64), "got 18446744073709551615."),
     ],
 )
@@ -236,27 +206,3 @@ def test_what_are_no_delays_is_refused(delays: object, complaint: str) -> None:
 def test_a_constant_must_be_a_positive_number(value: object) -> None:
     with pytest.raises(Invalid, match="`local_clip` must be a number from 1e-30 to 1e\\+30, got"):
         Constants(tail=1.5, local_clip=value)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("tail", ["1.5", None, True, 1, math.nan])
-def test_a_tail_must_be_one_that_the_theorems_cover(tail: object) -> None:
-    with pytest.raises(Invalid, match="`tail` must be above 1 and at most 2"):
-        Constants(tail=tail)  # type: ignore[arg-type]
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    given = Constants(tail=np.float64(1.5), local_steps=np.int64(3), local_clip=np.float32(1))  # type: ignore[arg-type]
-    assert repr(given) == repr(Constants(tail=1.5, local_steps=3, local_clip=1.0))
-
-
-@pytest.mark.parametrize("tail", [1.0001, 2.0])
-def test_no_bound_or_condition_of_the_largest_and_least_constants_overflows(tail: float) -> None:
-    late, most = [[1, MAX_DELAY], [MAX_DELAY, 3]], 10**18
-    names = ("local_steps", "local_clip", "local_lr", "clip", "gap", "smoothness", "gradient", "noise")
-    for values in product((MIN_CONSTANT, MAX_CONSTANT), repeat=len(names)):
-        of = Constants(tail=tail, **dict(zip(names, values, strict=True)))  # type: ignore[arg-type]
-        equal = (sums_of_equal_delays(most, rounds=1), sums_of_equal_delays(1, rounds=most, buffer=most))
-        for sums in (sums_of(late), *equal):
-            assert all(math.isfinite(bound.value) for bound in bounds(sums, of))
-            assert all(math.isfinite(factor) for factor in factors(sums, of).values())
-    assert all(math.isfinite(one.factor) for one in conditions(late, of))

@@ -46,16 +46,6 @@ def test_a_method_with_the_theorys_schedule_is_that_with_its_power_laws() -> Non
     assert not x.equal(z)
 
 
-def test_sgdclip_has_the_exponents_of_its_theorem() -> None:
-    task, fleet = tg.tasks.quadratic(clients=8), tg.Fleet.paper(clients=8)
-    third = 1 / 3
-    powers = {"lr": tg.Power(1.0, -third), "local_lr": tg.Power(0.1, -0.5), "local_clip": tg.Power(1.0, third)}
-    for treated in ({}, {"downplay": True}):
-        ours = tg.sgdclip(**SETTINGS, **HOW, **treated, schedule="theory", tail=1.5)
-        same = tg.sgdclip(**powers, **HOW, **treated)
-        assert tg.simulate(ours, task, fleet, rounds=20).x.equal(tg.simulate(same, task, fleet, rounds=20).x)
-
-
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
@@ -63,32 +53,21 @@ def test_sgdclip_has_the_exponents_of_its_theorem() -> None:
             {"tail": None},
             "schedule='theory' needs `tail`, the noise's tail index, got none. Try tail=1.5.",
         ),
-        ({"tail": "1.5"}, "`tail` must be a number or None, got '1.5'"),
         ({"schedule": None}, "`schedule` must be one of constant, theory, got None."),
         (
             {"schedule": "constant", "tail": 9},
             "`tail` is only used by the theory's schedules, got tail=9. Add schedule='theory'.",
         ),
-        ({"tail": 3.0}, "`tail` must be above 1 and at most 2"),
         ({"lr": tg.Power(5.0, -0.5)}, r"`lr` must be a finite number with schedule='theory', got Power.* Give lr=5."),
-        ({"lr": lambda t: 1.0}, "`lr` must be a finite number"),
         ({"local_clip": float("inf")}, "`local_clip` must be a finite number with schedule='theory', got inf"),
-        ({"local_lr": -1.0}, "zero or more"),
         ({"compensate": True}, "no schedule for 'dc-sgdclip'"),
         ({"schedule": "theory-tolerant"}, "`schedule` must be one of constant, theory, got 'theory-tolerant'"),
-        ({"schedule": "theroy"}, "Did you mean 'theory'?"),
     ],
 )
 def test_what_the_theory_does_not_cover_is_refused(changed: dict[str, object], complaint: str) -> None:
     given = {**SETTINGS, **HOW, "schedule": "theory", "tail": 1.5} | changed
     with pytest.raises(Invalid, match=complaint):
         tg.sgdclip(**given)  # type: ignore[arg-type]
-
-
-def test_sd_with_another_word_or_with_dc_has_no_theorem() -> None:
-    for word, compensate in (("theory-tolerant", False), ("theory", True)):
-        with pytest.raises(Invalid, match="the theory has no schedule for 'sd-"):
-            prescribed("clip2", word, 1.5, downplay=True, compensate=compensate)
 
 
 def test_a_spec_and_its_record_keep_the_word(tardygrad: Command) -> None:  # noqa: F811

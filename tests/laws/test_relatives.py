@@ -85,12 +85,6 @@ def test_dn_of_period_one_without_momentum_is_plain_averaging(fleet: tg.Fleet, s
     assert same(ours, models(plain, fleet, seed=seed))
 
 
-@LIGHT
-@given(fleets)
-def test_without_dylu_everyone_does_all_k_steps(fleet: tg.Fleet) -> None:
-    assert {k for _, k in steps(dn(dylu=False), fleet, 20)} == {6}
-
-
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 1 / 3, 7e5])
 @pytest.mark.parametrize("percentile", [100.0, 50.0])
 def test_clients_of_equal_speed_do_all_k_steps(seconds: float, percentile: float) -> None:
@@ -138,13 +132,6 @@ def test_a_speed_is_an_average_of_the_measured_ones_and_is_lost_with_its_client(
     assert (slow.steps, speeds(server)) == (2, {0: 3.0, 1: 1.0})
     server.receive(tg.Lost(0), 7.0)
     assert speeds(server) == {1: 1.0}
-
-
-def test_where_no_time_passes_nothing_is_measured() -> None:
-    server = tg.Server(dn(), torch.zeros(2), clients=1, seed=0)
-    server.dispatch()
-    _, (job,) = server.receive(tg.Update(0, 0, 0, torch.zeros(2)))
-    assert (job.steps, speeds(server)) == (6, {})
 
 
 def moves(outer: tg.Transform, *rounds: tuple[float, tuple[int, ...]]) -> list[float]:

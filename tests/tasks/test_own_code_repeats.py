@@ -138,11 +138,6 @@ class Net(nn.Module):
         return self.head(self.norm(self.base(x)))
 
 
-def test_a_part_in_evaluation_mode_stays_so_after_evaluations() -> None:
-    without = tg.simulate(METHOD, task(Net), FLEET, rounds=6, evaluate_every=0)
-    assert torch.equal(tg.simulate(METHOD, task(Net), FLEET, rounds=6, evaluate_every=1).x, without.x)
-
-
 def loss_of(module: nn.Module, batch: Any) -> Tensor:
     return F.cross_entropy(module(batch[0]), batch[1])
 
@@ -206,26 +201,3 @@ def test_an_evaluation_weights_batches_by_their_rows() -> None:
 
     each = task(lambda: nn.EmbeddingBag(4, 2), data=[rows, rows], loss=loss, test=rows, collate=flat, evaluate_batch=10)
     assert each.evaluate(each.init(0), None)["loss"] == pytest.approx(1 / 11)
-
-
-def test_the_rounding_of_bfloat16_parameters_is_no_move() -> None:
-    narrow = tg.TrainerTask(lambda: nn.Linear(8, 8).bfloat16(), train=lambda module, job: 0.0, clients=2)
-    update = tg.work(Job(0, 0, 0, narrow.init(0) + 1e-4, 1, None, 0), narrow, tg.fedavg(buffer=1, local_steps=1))
-    assert not update.delta.any()  # type: ignore[union-attr]
-
-
-def test_a_list_of_dicts_is_split_by_a_key() -> None:
-    rows = [{"user": f"u{i % 3}", "x": i} for i in range(9)]
-    assert tg.shard(rows, by="user").ids == ("u0", "u1", "u2")
-    with pytest.raises(tg.Invalid, match=r"`by` must name a column of the data, .* got 'name'"):
-        tg.shard(rows, by="name")
-
-
-def test_a_stream_of_rows_may_be_the_test_set() -> None:
-    class Rows(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            return iter(zip(X, Y, strict=True))
-
-    x = task().init(0)
-    expected = task(evaluate_batch=10).evaluate(x, None)
-    assert task(test=Rows(), evaluate_batch=10).evaluate(x, None) == pytest.approx(expected)

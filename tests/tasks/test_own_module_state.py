@@ -145,42 +145,6 @@ def test_a_job_is_a_plain_loop_over_a_fresh_copy_of_the_module() -> None:
         tg.simulate(METHOD, task(module), FLEET, rounds=1, batch=2, evaluate_every=0)
 
 
-class Normed(nn.Linear):
-    """Bounds the norms of its rows, in place or with new memory."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__(3, 2)
-        self.in_place = in_place
-
-    def forward(self, x: Tensor) -> Tensor:
-        bounded = torch.renorm(self.weight.data, 2, 0, 0.3)
-        if self.in_place:
-            self.weight.data.copy_(bounded)
-        else:
-            self.weight.data = bounded
-        return super().forward(x)
-
-
-def test_parameters_that_a_pass_gives_other_memory_are_trained_as_those_changed_in_place() -> None:
-    modules = Normed(in_place=True), Normed(in_place=False)
-    modules[1].load_state_dict(modules[0].state_dict())
-    in_place, assigned = (task(module) for module in modules)
-    x = in_place.init(0)
-    assert torch.equal(delta(in_place), delta(assigned))
-    assert in_place.evaluate(x, None) == assigned.evaluate(x, None)
-    assert torch.equal(x, in_place.init(0))  # an evaluation leaves x alone
-
-
-@pytest.mark.parametrize("alias", [lambda w: w.data, lambda w: [w.detach()[0]], lambda w: {"a": w.data.numpy()}])
-@pytest.mark.parametrize("buffer", [False, True])
-def test_what_shares_the_memory_of_a_parameter_or_a_buffer_is_refused(alias: Any, buffer: bool) -> None:
-    module = nn.BatchNorm1d(3)
-    module.held = alias(module.running_mean if buffer else module.weight)
-    rule = f"`held` share memory|and `held` share memory|`held` and `{'running_mean' if buffer else 'weight'}` share"
-    with pytest.raises(tg.Invalid, match=rule):
-        task(module)
-
-
 @pytest.mark.parametrize("first", range(0, 150, 50))
 def test_generated_modules_are_trained_as_by_a_plain_loop_or_refused(first: int) -> None:
     outcomes = {seed: generated_modules.outcome(generated_modules.case(seed)) for seed in range(first, first + 50)}
@@ -301,13 +265,6 @@ class Noisy(nn.Linear):
         return super().forward(x * (float(np.random.rand()) if self.numpy else torch.rand(3)))
 
 
-class Output(nn.Linear):
-    def forward(self, x: Tensor) -> Any:
-        from types import SimpleNamespace
-
-        return SimpleNamespace(logits=super().forward(x))
-
-
 class Branches(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x * 2 if x.sum() > 0 else x)
@@ -353,19 +310,3 @@ def test_jobs_of_an_lstm_are_computed_together_as_alone() -> None:
     own = task(net)
     delta(own)
     assert own._views().is_as_given()  # so that jobs need no new copy
-
-
-def test_jobs_computed_together_take_the_outputs_and_losses_that_jobs_alone_take() -> None:
-    torch.manual_seed(0)
-    module = Output(3, 2)
-    runs = [
-        tg.simulate(
-            METHOD,
-            task(module, loss=lambda output, target: F.cross_entropy(output, target).view(1)),
-            FLEET,
-            rounds=3,
-            batch=batch,
-        )
-        for batch in (1, 2)
-    ]
-    assert torch.allclose(runs[0].x, runs[1].x, atol=1e-6)

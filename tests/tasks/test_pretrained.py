@@ -114,35 +114,6 @@ def test_of_a_cut_network_the_whole_is_saved(tmp_path: Path) -> None:
     assert torch.equal(other[1].weight.flatten(), task.init(0)[:6])  # type: ignore[index]
 
 
-def test_a_wrapper_around_a_network_of_transformers_is_taken_off(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-
-    class Wrapper(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-            self.model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes))
-
-    task = small(Wrapper())
-    task.save_pretrained(task.init(0), tmp_path / "out")
-    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
-    assert torch.equal(torch.cat([p.flatten() for p in loaded.parameters()]), task.init(0))
-
-
-def test_files_are_not_overwritten_unless_told(tmp_path: Path) -> None:
-    task, out = small(nn.Linear(3, 2)), tmp_path / "out"
-    task.save_pretrained(task.init(0), out)
-    with pytest.raises(Invalid, match=r"'.*out' is not empty\. Choose another folder, or add --force"):
-        task.save_pretrained(task.init(0), out)
-    task.save_pretrained(torch.zeros(8), out, overwrite=True)
-    other = nn.Linear(3, 2)
-    load_model(other, out / "model.safetensors")
-    assert not other.weight.any()
-    assert sorted(file.name for file in out.iterdir()) == ["README.md", "model.safetensors"]
-    with pytest.raises(Invalid, match="a model is saved to a folder, got the file"):
-        task.save_pretrained(task.init(0), out / "README.md")
-
-
 def test_only_files_of_an_earlier_export_are_removed(tmp_path: Path) -> None:
     class Words:
         def save_pretrained(self, folder: str) -> None:
@@ -190,15 +161,6 @@ def test_an_earlier_model_is_removed(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"out' holds the base of these adapters\. Choose another folder\."):
         adapters.save_pretrained(adapters.init(0), out, overwrite=True)
     assert (out / "model.safetensors").exists()
-
-
-def test_a_card_shows_no_folders() -> None:
-    run = trained(small(nn.Linear(3, 2)))
-    paths = {"kind": "m:f", "data": ["/home/me/a.txt", "me/b.txt"], "more": {"c": "C:\\me\\c.txt", "d": [["/me/d/"]]}}
-    facts = training_facts({"spec": {"task": paths}}, run.summary())
-    assert "home" not in facts
-    assert "me/" not in facts
-    assert all(name in facts for name in ("a.txt", "b.txt", "c.txt", "'d'"))
 
 
 def test_text_of_a_record_cannot_break_out_of_the_card() -> None:

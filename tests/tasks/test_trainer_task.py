@@ -103,14 +103,6 @@ def test_what_a_loop_attaches_to_the_module_ends_with_the_job() -> None:
         (lambda: method(steps=True), "so the method must not make local steps. Leave out `local_lr`."),
         (lambda: tg.fedavg(buffer=2, local_steps=3, keep=True), "Leave out `keep`, which belongs in the loop"),
         (
-            lambda: tg.fedavg(buffer=2, local_steps=3, local_clip=1.0),
-            "Leave out `local_clip`",
-        ),
-        (
-            lambda: tg.diloco(lr=0.7, buffer=2, local_steps=3, optimizer="Adam"),
-            "Leave out `optimizer`",
-        ),
-        (
             lambda: tg.dcasgd(local_lr=0.1, local_steps=3),
             "DC-ASGD-c needs them to estimate the curvature. Use clip2 with compensate=True.",
         ),
@@ -142,11 +134,6 @@ def test_methods_may_leave_the_steps_to_the_task(make: Any) -> None:
     tg.simulate(left, own(network()), tg.Fleet.paper(clients=CLIENTS), rounds=1, evaluate_every=0)
 
 
-def test_clipped_methods_with_a_rate_need_a_clip() -> None:
-    with pytest.raises(tg.Invalid, match="needs `local_clip`"):
-        tg.sgdclip(local_lr=0.1, lr=1.0, buffer=2, local_steps=3)
-
-
 def test_what_a_loop_returns_is_checked() -> None:
     def loop(module: Any, job: Job) -> Any:
         squares = tg.SquaredMoves(module)
@@ -169,43 +156,6 @@ def test_what_a_loop_returns_is_checked() -> None:
     for serial, text in enumerate(texts):
         with pytest.raises(tg.Invalid, match=text):
             tg.work(Job(0, serial, 0, task.init(0), 1, None, seed=0), task, method(steps=False))
-
-
-def test_a_sparse_constant_that_a_loop_attaches_ends_with_the_job() -> None:
-    def loop(module: Any, job: Job) -> None:
-        module.register_buffer("mask", torch.eye(3).to_sparse(), persistent=False)
-
-    run = tg.simulate(
-        method(steps=False, compensate=False), own(network(), loop), tg.Fleet.paper(clients=CLIENTS), rounds=1
-    )
-    assert run.summary().status == "finished"
-
-
-def test_squares_that_carry_a_gradient_are_accepted() -> None:
-    def loop(module: Any, job: Job) -> tg.LocalResult:
-        return tg.LocalResult(0.0, 1, torch.ones(task.parameters, requires_grad=True))
-
-    task = own(network(), loop)
-    run = tg.simulate(method(steps=False), task, tg.Fleet.paper(clients=CLIENTS), rounds=1)
-    assert run.summary().status == "finished"
-
-
-def test_a_loss_that_no_record_can_hold_is_infinite() -> None:
-    for loss, told in ((1e101, math.inf), (-1e308, -math.inf), (-(10**400), -math.inf), (1e99, 1e99)):
-        task = own(network(), lambda module, job, loss=loss: loss)
-        assert task.train(Job(0, 0, 0, task.init(0), 1, None, seed=0)).loss == told
-
-
-def test_an_error_without_a_text_is_named_by_its_type() -> None:
-    class Mute(Exception):
-        def __str__(self) -> Any:
-            return None
-
-    def loop(module: Any, job: Job) -> None:
-        raise Mute
-
-    with pytest.raises(tg.WorkFailed, match=r"Mute: an error without a text \(test_trainer_task\.py, line \d+\)"):
-        tg.simulate(method(steps=False), own(network(), loop), tg.Fleet.paper(clients=CLIENTS), rounds=1)
 
 
 def test_compiled_code_of_packages_is_not_the_users() -> None:

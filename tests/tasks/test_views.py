@@ -1,7 +1,5 @@
 """What a module may carry besides plain parameters: ties, frozen parts, buffers, dropout; and what is refused."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from torch import nn
@@ -85,59 +83,6 @@ def test_a_clients_statistics_are_bit_identical_to_a_plain_loop_and_the_jobs_own
     assert torch.equal(work(one, task, METHOD).module_buffers.floats, update.module_buffers.floats)
 
 
-def test_evaluation_uses_the_buffers_it_is_given_and_changes_nothing():
-    class Counting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(7, 3)
-            self.register_buffer("shift", torch.zeros(3))
-
-        def forward(self, x):
-            self.shift += 1.0  # even when evaluating
-            return self.linear(x) + self.shift * torch.tensor([1.0, 0.0, 0.0])
-
-    task = make(Counting())
-    x, module_buffers = task.init(0), task.init_module_buffers()
-    first = task.evaluate(x, module_buffers)
-    assert task.evaluate(x, module_buffers) == first
-    assert module_buffers.floats.tolist() == [0.0] * 3
-    module_buffers.floats.add_(100.0)
-    assert task.evaluate(x, module_buffers)["loss"] > first["loss"] + 10
-
-
-class Stateful(nn.Module):
-    """Buffers of every sort: one replaced in each pass, a counter of small integers, a flag, a constant."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(7, 3)
-        self.register_buffer("mean", torch.zeros(2))
-        self.register_buffer("count", torch.zeros((), dtype=torch.int32))
-        self.register_buffer("seen", torch.tensor([False, True]))
-        self.register_buffer("small", torch.zeros(1, dtype=torch.float16))
-        self.register_buffer("constant", torch.arange(3), persistent=False)
-
-    def forward(self, x):
-        self.mean = self.mean + x.detach().mean()
-        self.count += 1
-        self.seen[0] = True
-        self.small += 0.5
-        return self.linear(x) + self.constant
-
-
-def test_buffers_that_are_no_views_are_carried_too():
-    task = make(Stateful())
-    start = task.init_module_buffers()
-    assert start.floats.tolist() == [0.0, 0.0, 0.0]  # mean, small
-    assert start.ints.tolist() == [0, 0, 1]  # count, seen
-    one = job(task, steps=3)
-    update = work(one, task, METHOD)
-    expected = sum(batch.data[0][0].mean().item() for batch in task.batches(one))
-    assert update.module_buffers.floats.tolist() == pytest.approx([expected, expected, 1.5])
-    assert update.module_buffers.ints.tolist() == [3, 1, 1]
-    assert work(one, task, METHOD).module_buffers.ints.tolist() == [3, 1, 1]
-
-
 class Functional(nn.Module):
     """Dropout that no submodule tells of."""
 
@@ -210,21 +155,6 @@ def test_training_trains_and_evaluation_evaluates_whatever_the_modules_own_mode(
     assert torch.equal(task.gradient(x, batch, None)[1], first)
 
 
-def test_a_module_without_draws_is_not_thought_to_draw():
-    task = make()
-    work(job(task), task, METHOD)
-    assert not task.draws_globally
-
-
-def test_dropout_in_threads_gives_the_same_bits_too():
-    task = make(DRAWING["dropout"](0.5), batch_size=6)
-    jobs = [job(task, client=i % 3, serial=i, steps=20) for i in range(6)]
-    alone = [work(one, task, METHOD).delta for one in jobs]
-    with ThreadPoolExecutor(3) as pool:
-        together = list(pool.map(lambda one: work(one, task, METHOD).delta, jobs))
-    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
-
-
 def lookalike():
     module = nn.Sequential(nn.Linear(7, 7), nn.Linear(7, 3))
     module[1].weight = nn.Parameter(module[0].weight.data[:3])
@@ -260,11 +190,9 @@ def sparse():
     ("module", "text"),
     [
         (nn.Tanh(), "a module must have parameters to train, got none in Tanh. Set requires_grad on some."),
-        (nn.Linear(7, 3).requires_grad_(False), "a module must have parameters to train, got none in Linear."),
         (nn.Linear(7, 3).double(), "must be float32 or bfloat16, got torch.float64 in `weight`. Use module.float()."),
         (nn.LazyLinear(3), "must have a shape, got lazy `weight` in LazyLinear. Run one forward pass first."),
         (nn.Linear(7, 3, device="meta"), "must be dense tensors with data, got `weight`, which is not."),
-        (sparse(), "must be dense tensors with data, got `weight`, which is not."),
         (nested(), "`0.weight` and `1.weight` share memory, which copies of a module lose."),
         (lookalike(), "`1.weight` and `0.weight` share memory, which copies of a module lose. Tie weights as one"),
     ],
@@ -280,12 +208,6 @@ def test_modules_that_cannot_live_on_a_vector_are_refused(module, text):
 def test_a_copy_that_unties_is_refused(module):
     with pytest.raises(Invalid, match="a deep copy must keep tied weights tied, got Untying, which unties them"):
         make(module)
-
-
-def test_parameters_that_are_neighbours_in_memory_are_fine():
-    flat, module = torch.randn(24), nn.Linear(7, 3)
-    module.weight.data, module.bias.data = flat[:21].view(3, 7), flat[21:]
-    assert torch.equal(make(module).init(0), flat)
 
 
 def test_buffers_can_be_refused_and_must_come_with_x():

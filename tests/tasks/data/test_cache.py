@@ -1,8 +1,6 @@
 """The cache: computed once, found again, computed anew when anything differs or is damaged, by many at once."""
 
 import multiprocessing
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -57,18 +55,6 @@ def test_a_damaged_file_is_computed_again(keep, tmp_path):
     for _ in range(2):
         assert same(cached("images", make, folder=tmp_path), Maker()())
     assert make.times == 2
-
-
-def test_threads_compute_it_once(tmp_path):
-    make, together = Maker(), threading.Barrier(4, timeout=30)
-
-    def share(_):
-        together.wait()
-        return cached("images", make, folder=tmp_path)
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(same(found, Maker()()) for found in pool.map(share, range(4)))
-    assert make.times == 1
 
 
 def _share(folder, log):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -66,10 +65,6 @@ def test_a_local_step_may_have_several_batches_and_a_small_last_one_be_left_out(
     assert [[len(batch) for batch in step] for step in batch_rows(job(steps=3), 10, loading)] == (3 * sizes)[:3]
 
 
-def test_a_client_with_fewer_rows_than_a_batch_keeps_it() -> None:
-    assert [len(b) for (b,) in batch_rows(job(steps=None, epochs=1), 1, Loading(batch_size=4, drop_last=True))] == [1]
-
-
 def test_rows_and_random_numbers_are_those_of_the_job_in_any_number_of_processes() -> None:
     state = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
     one, two = (
@@ -116,16 +111,6 @@ def test_a_function_opens_a_clients_dataset_once_and_in_no_other_process() -> No
         assert len(list(data.steps(job(1, serial), Loading(batch_size=2)))) == 3
     assert opened == ["ben"]
     assert "_opened" not in data.__getstate__()
-
-
-def test_a_mapping_names_the_clients() -> None:
-    data = client_data({"anna": Numbers(3), "ben": Numbers(1)}, None)
-    assert (data.clients, data.ids) == (2, ("anna", "ben"))
-
-
-def test_a_list_of_datasets_travels_with_the_task() -> None:
-    data = pickle.loads(pickle.dumps(Datasets([Numbers(3)])))  # noqa: S301
-    assert len(list(data.steps(job(), Loading(batch_size=2)))) == 3
 
 
 def test_a_hugging_face_dataset_is_read_from_its_memory_mapped_file(tmp_path: Path) -> None:
@@ -260,23 +245,13 @@ def test_rows_of_any_structure_train_like_tensors(make: Any, how: dict[str, Any]
         assert torch.equal(tg.work(one, task, method).delta, tg.work(one, plain, method).delta)
 
 
-def test_ragged_rows_need_a_collate() -> None:
-    ragged = [[(torch.zeros(n), torch.tensor(0)) for n in (1, 2, 3)]]
-    task = tg.TorchTask(nn.Linear(3, 2), data=ragged, loss=nn.functional.cross_entropy, batch_size=3)
-    with pytest.raises(tg.Invalid, match=r"same structure and shapes: .* Give the task collate=\.\.\."):
-        list(task.batches(job()))
-
-
 @pytest.mark.parametrize(
     ("data", "clients", "text"),
     [
         (Numbers(3), None, "got one Numbers. Split it with tg.shard"),
-        ((torch.zeros(3), torch.zeros(3)), None, "got tensors. Split it with tg.shard"),
         ([], None, "must have a dataset for each client, got none."),
         ([Numbers(3), Numbers(0)], None, "at least one row, got none for client 1"),
-        ([Numbers(3), 5], None, "got int for client 1"),
         (lambda client: Numbers(3), None, "needs `clients`: their number, or a list of their ids"),
-        (lambda client: Numbers(3), ["a", "a"], "must be distinct ids"),
         ("abc", None, "got the text 'abc'. Open what it names first."),
         ({1: Numbers(3), "1": Numbers(3)}, None, "the keys of `data` must be distinct as text, got 1, '1'."),
     ],

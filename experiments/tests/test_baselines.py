@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from experiments.tests.conftest import Script
 from tardygrad.runs.record import write_json
 from tardygrad.sweeps import store
 from tardygrad.sweeps.store import PlannedRun, Store
-from tests.tasks.picture_files import GRAY, striped, write_idx
 
 SMALL = """
 text = "{seed} {random} {batch} {seeds}"
@@ -148,97 +146,6 @@ def test_every_method_is_a_spec_with_as_many_updates_of_as_many_steps() -> None:
         apart = [each.task.arguments["score_on"] for each in (trial, run)]
         assert apart == ["validation", "test"] or workload.name == "fashion"
         assert trial.task.arguments["validation_rows"] == run.task.arguments["validation_rows"]
-
-
-@pytest.mark.parametrize("name", ["dn-dylu", "halos"])
-@pytest.mark.parametrize("fleet", ["large", "workers"])
-def test_who_shortens_jobs_gets_more_updates_and_does_about_as_many_steps(name: str, fleet: str) -> None:
-    workload = plan().workloads["lm" if fleet == "workers" else "digits"]
-    cell, part = BaselineCell(workload.name, fleet, name), 4 if fleet == "workers" else 1  # of the long run
-    spec = plan().run(cell, plan().lowest(cell), 1).spec
-    spec["task"] = {"kind": "quadratic", "clients": workload.task["clients"]}
-    built, rounds = tg.load_spec(spec).build(), spec["run"]["rounds"] // part
-    assert built.fleet is not None
-    run = tg.simulate(built.method, built.task, built.fleet, rounds=rounds, seed=1, evaluate_every=0)
-    others = workload.updates // part * workload.method["local_steps"]
-    assert run.summary().local_steps / others == pytest.approx(1, abs=0.1)
-
-
-def test_the_plan_is_the_one_that_was_promised() -> None:
-    assert all(workload.trials in (0, 40) for workload in plan().workloads.values())
-    assert plan().workloads["lm"].updates >= 5000
-    assert set(plan().seeds) & {plan().tuning_seed} == set()
-    for workload in plan().workloads.values():
-        assert bool(workload.trials) == bool(workload.task.get("validation_rows")) == (not workload.settings_from)
-        assert len(set(workload.methods)) == len(workload.methods)
-    named = {name for pairs in plan().comparisons.values() for pair in pairs for name in pair}
-    assert named <= {name for workload in plan().workloads.values() for name in workload.methods}
-
-
-def test_ranges_are_the_same_for_everyone_but_adamw_the_adaptive_server_and_shares() -> None:
-    for name, method in plan().methods.items():
-        own_rate = {"lr"} if name.startswith(("fadas", "fedasync")) else set()
-        assert set(method.ranges) == ({"local_lr"} if name.endswith(("adamw", "diloco")) else own_rate)
-        for key, own in method.ranges.items():
-            common = plan().ranges[key]
-            assert own["high"] / own["low"] == pytest.approx(common["high"] / common["low"], rel=0.2), "as many decades"
-
-
-def test_local_clipping_is_all_that_its_comparison_changes() -> None:
-    for plain, clipped in plan().comparisons["with local clipping"]:
-        ours, theirs = (plan().methods[name] for name in (clipped, plain))
-        assert ours.search == [*theirs.search, "local_clip"]
-        assert ours.ranges == theirs.ranges
-        assert ours.settings == {key: value for key, value in theirs.settings.items() if key != "local_clip"}
-        assert spec_of(BaselineCell("digits", "mild", plain)).method.arguments["local_clip"] == inf
-
-
-@pytest.mark.parametrize(
-    ("method", "published"),
-    [
-        ("fedbuff", {"mode": "client", "dispatch": "random"}),
-        ("fadas", {"mode": "server", "dispatch": "random", "lr_rule": "code"}),
-        ("dn-dylu-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2"}),
-        ("halos-adamw", {"optimizer": "AdamW", "keep": True, "local_clip": 1.0, "norm": "l2", "options": None}),
-    ],
-)
-def test_methods_are_as_published(method: str, published: dict[str, Any]) -> None:
-    spec = spec_of(next(cell for cell in plan().cells() if cell.method == method))
-    found = spec.method.arguments
-    assert {name: found[name] for name in published} == published
-    if "dispatch" in published:
-        assert found["concurrency"] == spec.task.arguments["clients"] // 2
-
-
-def test_a_setting_near_the_end_of_its_range_is_named_where_the_range_could_be_wider() -> None:
-    cell = BaselineCell("digits", "mild", "dn-dylu")
-    assert plan().edges(cell, {"local_lr": 0.1, "lr": 29.0, "period": 4, "momentum": 0.0}) == ["lr", "period"]
-
-
-def small_plan(trials: int) -> BaselinePlan:
-    whole = BaselinePlan.read(SMALL)
-    return replace(whole, workloads={**whole.workloads, "digits": replace(whole.workloads["digits"], trials=trials)})
-
-
-def searched(trials: int, best: float = 1.0) -> list[dict[str, float]]:
-    """The points of a tuning whose best rate is `best`; the results of a batch come in two halves."""
-    small = small_plan(trials)
-    tuning = Tuning(small, BaselineCell("digits", "mild", "plain"))
-    while tuning.batch:
-        first = tuning.batch[0]
-        tuning.advance(lambda point, first=first: 0.0 if point == first else None)  # type: ignore[misc]
-        tuning.advance(lambda point: -abs(point["lr"] - best))
-    return [trial.params for trial in tuning.finished]
-
-
-def test_a_point_follows_from_its_number_and_the_results_before_its_batch() -> None:
-    whole = searched(9)
-    assert len({str(point) for point in whole}) == 9
-    assert searched(9) == whole
-    assert searched(5) == whole[:5]
-    other = searched(9, best=0.01)
-    assert other[:4] == whole[:4], "random"
-    assert other[4:6] != whole[4:6], "TPE's"
 
 
 @pytest.mark.usefixtures("quick")
@@ -398,19 +305,3 @@ def test_the_script_runs_reads_and_writes_a_page(small: Script, monkeypatch: pyt
     assert page.startswith(f"{lib.marks('baselines')[0]}\n\nMade by `python -m experiments.baselines`.")
     assert page.count("best: ") == 4
     assert Path("docs/images/baselines-digits-mild.svg").read_bytes().startswith(b"<svg")
-
-
-def test_images_of_clothes_are_learnt_with_the_setting_for_digits(
-    small: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_idx(Path("mine/fashion"), striped(40, GRAY), striped(20, GRAY), packed=False)
-    whole = replace(small_plan(1), seeds=[1])
-    chosen = {
-        name: replace(whole.workloads[name], methods=["plain"], fleets=["large"]) for name in ("digits", "fashion")
-    }
-    monkeypatch.setattr(baselines, "plan", lambda: replace(whole, workloads=chosen))
-    done = small("--data", "mine", "--jobs", "1")
-    assert done.code == 0, done.err
-    (large,), (fashion,) = Baselines(baselines.plan(), Store("runs/baselines")).tables()
-    assert fashion.settings == large.settings
-    assert all(0 <= line.score < 100 and (line.time or 0.0) > 0 for line in (large, fashion))

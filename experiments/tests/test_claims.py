@@ -149,21 +149,6 @@ def test_claim_7_wants_ours_above_theirs() -> None:
     assert verdict(7, lambda run: {"FADAS": 85.0, "DN+DyLU": 10.0, "SD-Clip²": 80.0}.get(label(run), 86.0)) == "in part"
 
 
-def test_dn_dylu_gets_as_many_updates_as_the_others() -> None:
-    ours = ClaimTrial("Clip²").at(lr=1.0, clip=0.1).run(1).spec
-    theirs = ClaimTrial("DN+DyLU").at(lr=1.0, period=4).run(1).spec
-    assert theirs["run"]["rounds"] == ours["run"]["rounds"] * ours["method"]["buffer"]
-    assert "local_clip" not in theirs["method"]
-    assert "local_clip" in ClaimTrial("DN+DyLU, clipped").at(lr=1.0, period=4).run(1).spec["method"]
-
-
-def test_the_papers_numbers_stand_beside_ours() -> None:
-    assert claims_page.published(ClaimTrial("SGDClip", "server", "large", 1)) == 10.3
-    assert claims_page.published(ClaimTrial("SD-Clip²", "server", "mild", 10)) == 79.5
-    assert claims_page.published(ClaimTrial("Clip²", "client", "large")) == 98.3
-    assert claims_page.published(ClaimTrial("FADAS, clipped")) is None
-
-
 def test_the_page_tells_all_and_every_claim_has_its_picture() -> None:
     import vl_convert
 

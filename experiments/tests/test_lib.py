@@ -46,15 +46,6 @@ def test_a_page_is_checked_and_data_must_be_a_folder_before_anything_is_run(name
     assert not Path("runs").exists()
 
 
-def test_ctrl_c_says_how_to_go_on(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Store, "run", stopped)
-    found = script("claims", "--fast")
-    assert (found.code, found.err) == (130, "stopped; finished runs are stored: continue with the same command\n")
-
-
 def test_halving_keeps_the_better_half_and_waits_for_every_result() -> None:
     scores = {1: 10.0, 2: 30.0, 3: 30.0, 4: None}
 
@@ -84,12 +75,3 @@ def test_stored_runs_name_no_folders_and_are_saved_as_they_are(name: str, tmp_pa
     lib.save_runs(tmp_path / "runs.jsonl", store, runs)
     lines = (tmp_path / "runs.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == rows
-
-
-def test_the_papers_tables_have_24_cells_for_every_data() -> None:
-    assert {data: sum(line.data == data for line in lib.published_lines()) for data in ("cifar10", "stsb")} == {
-        "cifar10": 24,
-        "stsb": 24,
-    }
-    assert lib.published_scores()["cifar10", "large", "client", "DC-Clip²"] == 98.3
-    assert lib.published_scores()["cifar10", "mild", "client", "FADAS"] == 93.5

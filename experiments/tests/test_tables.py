@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from experiments import tables
 from experiments.lib import marks
-from experiments.tables import CELLS, Experiment, Table, TableCell
+from experiments.tables import Experiment, Table, TableCell
 from experiments.tests.conftest import Script
-from tardygrad.sweeps.store import Store
 
 BEGIN, END = marks("tables")
 TINY = Experiment(
@@ -46,13 +44,6 @@ def results() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path("runs/tables/tiny").glob("*.json")}
 
 
-def test_every_cell_of_the_papers_tables_is_published_for_every_experiment() -> None:
-    assert len(CELLS) == len(set(CELLS)) == 24
-    for experiment in tables.experiments().values():
-        assert tables.published(experiment.published).keys() == set(CELLS)
-    assert tables.published("stsb")[TableCell("mild", "sync", "sgdclip")] == (87.32, 103.0)
-
-
 def test_a_cell_is_tuned_with_the_thresholds_of_synchronous_clip2_and_its_best_setting_run_with_more_seeds(
     tiny: Script,
 ) -> None:
@@ -75,28 +66,6 @@ def test_a_changed_experiment_takes_no_old_results(tiny: Script, monkeypatch: py
     monkeypatch.setattr(tables, "experiments", lambda: {"tiny": replace(TINY, rounds=4)})
     tiny()
     assert len(results()) == 2 * RUNS
-
-
-def test_reading_runs_nothing_and_half_an_experiment_has_no_table(tiny: Script) -> None:
-    assert "Not run." in tiny("--read").out
-    tiny()
-    next(Path("runs/tables/tiny").glob("mild-client-*")).unlink()
-    assert "Not run." in tiny("--read").out
-
-
-def test_what_diverged_comes_last_and_says_so(tiny: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny()
-    found = Store.result
-
-    def fragile(store: Store, run: Any) -> Any:
-        result = found(store, run)
-        gone = run.spec["method"]["mode"] == "client"
-        return result and result._replace(status="diverged", accuracy=None, loss=None) if gone else result
-
-    monkeypatch.setattr(Store, "result", fragile)
-    page = tiny("--read").out
-    assert "| large | client | SD-SGDClip | diverged |" in page
-    assert re.search(r"\| large \| sync \| Clip² \| \d\d\.\d \|", page)
 
 
 def test_a_page_gets_the_tables_and_pictures_and_keeps_those_of_another_machine(tiny: Script) -> None:

@@ -6,12 +6,14 @@ import math
 import os
 import re
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tardygrad as tg
 from tardygrad.report.build import build
@@ -230,3 +232,28 @@ def test_the_results_of_a_function_that_has_changed_are_refused(tmp_path: Path, 
             rule = rf"has results of other runs: `{key}` of trial \d is .* there, got .*\. Choose another folder"
             with pytest.raises(tg.Invalid, match=rule):
                 call(function(**change))
+
+
+@pytest.mark.parametrize("change", ["batch", "data", "schedule"])
+def test_stored_results_of_a_function_that_computes_something_else_now_are_refused(change: str, tmp_path: Path) -> None:
+    """Nothing that a spec could hold differs, nor does the score of x_0."""
+
+    def function(changed: bool) -> Callable[..., tg.Run]:
+        def make(*, lr: float, seed: int) -> tg.Run:
+            x = torch.linspace(-1, 1, 64).reshape(32, 2)
+            rows = (x * (1 + (changed and change == "data")), (x[:, 0] > 0).long())
+            power = 0.5 if changed and change == "schedule" else 0.25
+            task = tg.TorchTask(
+                lambda: torch.nn.Linear(2, 2), data=tg.shard(rows, clients=4), loss=torch.nn.functional.cross_entropy,
+                test=(x, rows[1]), batch_size=3 if changed and change == "batch" else 4,
+            )  # fmt: skip
+            method = tg.fedbuff(local_lr=lambda t: lr * t**-power, lr=1.0, buffer=2, local_steps=2, mode="client")
+            return tg.begin(method, task, tg.Fleet.paper(clients=4), rounds=2, seed=seed)
+
+        return make
+
+    space = {"lr": [0.1]}
+    stored = tg.sweep(function(False), space, out=tmp_path / "sweep")
+    assert tg.sweep(function(False), space, out=tmp_path / "sweep").trials == stored.trials
+    with pytest.raises(tg.Invalid, match="has results of other runs"):
+        tg.sweep(function(True), space, out=tmp_path / "sweep")

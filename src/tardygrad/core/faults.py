@@ -36,6 +36,9 @@ def fault_of(job: Job, task: Task, steps: LocalWork) -> str:
         loss, g = gradient_of(task, request)
         for name, value in (("loss", torch.as_tensor(loss)), ("gradient", g)):
             if not value.isfinite().all():
+                if not first_at_start and value.isnan().any():
+                    why = "if no division by 0 and no log or root of a negative number makes it"
+                    return f"the {name} of {whose} is NaN in step {number}, on finite data: {why}, {SMALLER_STEPS}"
                 if not first_at_start:
                     return f"the {name} of {whose} overflows in step {number}: {SMALLER_STEPS}"
                 why = "a division by 0, or a log or a root of 0"

@@ -17,7 +17,11 @@ from zlib import crc32
 import numpy as np
 
 from tardygrad.constructors import checked
-from tardygrad.core.method import without_addresses
+from tardygrad.core.hierarchy import serve
+from tardygrad.core.messages import as_vector
+from tardygrad.core.method import Method, without_addresses
+from tardygrad.core.task import sample_counts, start_vector
+from tardygrad.engines.contract import perform
 from tardygrad.engines.threads import torch_threads
 from tardygrad.errors import Diverged, Invalid, Starved, WorkFailed, check_integer, shown
 from tardygrad.runs.directions import Directions
@@ -30,6 +34,7 @@ from tardygrad.sweeps.config import configure as configure_spec
 from tardygrad.sweeps.trial import Source, Stop, score_run, start_scores
 from tardygrad.sweeps.trials import MakeRun, Sweep, SweepResult, Trial, arguments, read
 
+SOME_ROUNDS = (1, 2, 10, 100)
 MOST_VALUES = 10_000  # of a key of the space, and of seeds
 
 Space = Mapping[str, Any]
@@ -102,11 +107,12 @@ class MadeRuns:
             params = {key: value for key, value in trial.params.items() if key != "seed"}
             if not trial.seeds or params.get("method") in ended:
                 continue
-            seed, was = trial.seeds[0]["seed"], trial.seeds[0]["facts"].get("settings", {})
+            seed, facts = trial.seeds[0]["seed"], trial.seeds[0]["facts"]
+            was = facts.get("settings", {}) | facts.get("computed", {})
             now: Row = {}
             with suppress(Diverged, Starved), torch_threads(1):  # as in the processes of a sweep
                 run = self.make(params, seed)
-                now = _settings(run, start_scores(run.task, seed))
+                now = _settings(run, start_scores(run.task, seed)) | _computed(run)
             if not now or run.status != "new":
                 ended.add(params.get("method"))
             for key in dict.fromkeys([*now, *was]):
@@ -121,6 +127,7 @@ def _facts(run: Run, start: Row) -> Row:
         "simulated": run.pool.virtual_clock,
         "random_fleet": (run.spec_json or {}).get("random_fleet"),
         "settings": _settings(run, start),
+        "computed": _computed(run),
     }
 
 
@@ -133,6 +140,38 @@ def _settings(run: Run, start: Row) -> dict[str, str]:
         keys.pop(key, None)
     keys["the score of x_0"] = {name: f"{value:.6g}" for name, value in start.items()}
     return {key: _written(value) for key, value in keys.items()}
+
+
+def _computed(run: Run) -> dict[str, str]:
+    """What a run computes at its beginning, which tells functions and data apart that look alike."""
+    found = {"rates, clips and weights in some rounds": _rules(run.server.method), "first update": _first_update(run)}
+    return {key: _written(value) for key, value in found.items()}
+
+
+def _rules(method: Method) -> str:
+    """The numbers of a method's steps and weights, which may be functions without a name."""
+    steps = [(method.inner.form(t), method.outer.form(t)) for t in SOME_ROUNDS]
+    return repr((steps, [method.weight_of(delay) for delay in SOME_ROUNDS]))
+
+
+def _first_update(run: Run) -> dict[str, str]:
+    """What the first job of a run gives: its data, its loss and all that decides on its steps."""
+    if not run.pool.opens_data:
+        return {}
+    method, task, seed = run.server.method, run.task, run.settings["seed"]
+    server = serve(
+        method, start_vector(task, seed), clients=task.clients, seed=seed, module_buffers=task.init_module_buffers(),
+        samples=sample_counts(task, method.weight_by),
+    )  # fmt: skip
+    jobs = server.dispatch(run.pool.asleep)
+    if not jobs:
+        return {}
+    try:
+        update = perform(jobs[0], task, method)
+    except WorkFailed:  # the run will say it
+        return {}
+    numbers = {"loss": float(update.loss), "norm": float(as_vector(update.delta).norm()), "steps": update.steps}
+    return {name: f"{value:.5g}" for name, value in numbers.items()}
 
 
 def _written(value: Any) -> str:

@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+_PLAIN = {int, float, complex, bool, str, bytes, type(None), range, slice}
 _CONSTANT = (
-    int, float, complex, str, bytes, type(None), range, slice, Enum, type, ModuleType, FunctionType,
-    BuiltinFunctionType, MethodType, weakref.ref, nn.Module, nn.Parameter,
+    Enum, type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, nn.Parameter,
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
-"""Values that are the same as long as the object is; modules and parameters are looked at by themselves."""
+"""Values that are the same as long as the object is; parameters are looked at by themselves."""
 
 
 Array = Tensor | np.ndarray[Any, Any]
@@ -43,6 +44,7 @@ class PlainState:
         self._tables: list[tuple[str, Mapping[Any, Any], Any]] = []
         self._contents: list[tuple[str, Callable[[], Any], Any]] = []
         self._seen = {id(tensor) for tensor in bound}
+        self._seen |= {id(part) for module in modules.values() for part in module.modules()}  # have tables of their own
         for prefix, module in modules.items():
             for path, part in module.named_modules(prefix=prefix):
                 self._add(path, vars(part))
@@ -60,7 +62,13 @@ class PlainState:
 
     def _value(self, name: str, value: Any) -> Any:
         """The value with copies of the lists and tables in it, which can be compared with what they are later."""
-        if isinstance(value, _CONSTANT) or id(value) in self._seen:
+        if type(value) in _PLAIN or isinstance(value, _CONSTANT) or id(value) in self._seen:
+            return value
+        if isinstance(value, MethodType):
+            self._value(name, value.__self__)
+            return value
+        if isinstance(value, nn.Module):  # in a plain list, say: its parameters are nobody's
+            self.known = False
             return value
         self._seen.add(id(value))
         if isinstance(value, dict):
@@ -125,9 +133,8 @@ def fingerprint(tensor: Tensor) -> tuple[Any, ...]:
     facts = tensor.shape, tensor.dtype, tensor.requires_grad
     if tensor.layout != torch.strided or tensor.is_meta:
         return *facts, None if tensor.is_inference() else tensor._version
-    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size(), torch.uint8)
-    values = tensor.detach().resolve_conj().contiguous().view(-1).view(bits)
-    return *facts, *(int(part.sum(dtype=torch.int64)) for part in (values[0::2], values[1::2]))
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu().view(-1).view(torch.uint8)
+    return *facts, crc32(values.numpy().data)
 
 
 def referred(value: Any, *, into_globals: bool = False) -> Iterator[Any]:

@@ -60,6 +60,8 @@ class ForkPool(RealTimePool):
 
 
 class TestForkPool(PoolContract):
+    limit = 4.0  # each job is a process of its own
+
     def pool(self, task: tg.Task, method: tg.Method) -> ForkPool:
         return ForkPool(task, method)
 

@@ -15,7 +15,7 @@ from tardygrad.constructors import constructor
 from tardygrad.core.algorithm import LocalVectors
 from tardygrad.core.messages import Job, Parts, Update, Vector
 from tardygrad.core.method import Method
-from tardygrad.core.task import Task
+from tardygrad.core.task import Task, check_task
 from tardygrad.core.vectors import VectorStore
 from tardygrad.engines.ray.connection import STOP_TIMEOUT
 from tardygrad.engines.ray.evaluator import Evaluate, EvaluationWorker
@@ -82,6 +82,7 @@ class RayPool(RealTimePool):
         processes_per_worker: int = 1,
     ) -> None:
         check_choice("evaluate", evaluate, Evaluate)
+        check_task(task)
         check_shards(method, task.parameters, server_shards)
         super().__init__(task, method, patience=patience, grace=grace, fleet=fleet, second=second)
         self.address, self.beside, self.wire = address, evaluate == "beside", wire

@@ -396,6 +396,9 @@ def test_a_damaged_sweep_says_so(small: str, ended: Ended) -> None:
             with pytest.raises(RecordError, match=r"^the study in 'here/study\.jsonl' is damaged \(.+\)\. Restore it"):
                 look()
         assert journal.read_text("utf-8") == "".join(content)
+    for begun in ("", lines[0].rstrip()):  # its first line is written just now
+        journal.write_text(begun, "utf-8")
+        assert read("here").trials == []
     whole = read_json(config)
     for damage in ({"versions": {}}, whole | {"space": {"method.other": [1]}}):
         write_json(config, damage)

@@ -62,7 +62,7 @@ class Study:
         self.config, self.space = config, {key: distribution(values) for key, values in config.space.items()}
         path, direction = folder / FILE, config.direction()
         _repair(path)
-        if path.exists() and path.stat().st_size:
+        if _is_begun(path):
             self._journal = _load(path)
         else:
             self._journal = optuna.create_study(study_name=NAME, storage=_storage(path), direction=direction)
@@ -153,10 +153,18 @@ def ended_trials(folder: Path) -> list[FrozenTrial]:
     """The trials of a sweep that have ended, by their numbers; also of one that is running."""
     if (folder / "study.db").exists():
         raise Invalid(f"the sweep in {str(folder)!r} is of an earlier version. Run it again in another folder.")
-    if not (folder / FILE).exists():  # nothing has begun
+    if not _is_begun(folder / FILE):
         return []
     with quiet():
         return sorted(_load(folder / FILE).get_trials(deepcopy=False), key=_number)
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a journal has its first line, which creates the study; the process that writes it may do so just now."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return file.readline().endswith(b"\n")
 
 
 def _load(path: Path) -> optuna.Study:

@@ -19,6 +19,7 @@ from tests.tasks import generated_modules
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(24) % 2
 METHOD = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=3)
+TWO_STEPS = tg.clip2(local_lr=0.1, local_clip=1.0, lr=1.0, clip=0.5, buffer=2, local_steps=2)
 FLEET = tg.Fleet.paper(clients=2)
 
 
@@ -143,6 +144,37 @@ def test_a_job_is_a_plain_loop_over_a_fresh_copy_of_the_module() -> None:
     together = pytest.raises(tg.WorkFailed, match=r"without state, got one that changes its attributes. Compute")
     with together, warnings.catch_warnings(action="ignore"):
         tg.simulate(METHOD, task(module), FLEET, rounds=1, batch=2, evaluate_every=0)
+
+
+class Rolling(nn.Linear):
+    """A constant that every pass shifts by one place: the sum of its bits stays."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.place = torch.tensor([1.0, 0.0, 0.0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.place.copy_(self.place.roll(1))
+        return super().forward(x * (1 + self.place))
+
+
+def test_a_constant_that_passes_permute_is_as_given_in_the_next_job() -> None:
+    torch.manual_seed(0)
+    own = task(Rolling())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = delta(own, method=TWO_STEPS)
+        assert delta(own, method=TWO_STEPS).equal(first)
+
+
+def test_a_loss_that_holds_the_memory_of_a_weight_is_refused() -> None:
+    module = nn.Linear(3, 2)
+    weight = module.weight.data
+    loss = nn.CrossEntropyLoss()
+    loss.first = weight
+    for own in (loss, lambda output, target: F.cross_entropy(output, target) + weight.square().sum()):
+        with pytest.raises(tg.Invalid, match="of the loss` share memory, which copies of a module lose"):
+            task(module, loss=own)
 
 
 @pytest.mark.parametrize("first", range(0, 150, 50))

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import islice
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from zlib import crc32
@@ -174,6 +175,16 @@ def arrays(module: nn.Module) -> Iterator[tuple[str, Array]]:
             for item in referred(tables[name]):
                 if isinstance(item, Tensor | np.ndarray):
                     yield f"{path}.{name}".strip("."), item
+
+
+def arrays_of(function: Any) -> Iterator[tuple[str, Array]]:
+    """All tensors and arrays that a loss refers to, with names."""
+    if isinstance(function, nn.Module):
+        yield from ((f"{name} of the loss", array) for name, array in arrays(function))
+        return
+    for item in islice(referred(function), 10_000):
+        if isinstance(item, Tensor | np.ndarray):
+            yield "a tensor of the loss", item
 
 
 def shared(bound: Mapping[str, Tensor], others: Iterable[tuple[str, Array]]) -> tuple[str, str] | None:

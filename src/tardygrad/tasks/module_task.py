@@ -88,7 +88,7 @@ class ModuleTask(Task):
         self._evaluate_batch = evaluate_batch
         self._client_tests = None if client_test is None else ClientTests(client_test, self.clients, self.ids)
         given = module if isinstance(module, nn.Module) else self._make(0)
-        check(given)  # before the copy, in which parameters no longer share memory
+        check(given, self.forward.loss)  # before the copy, in which parameters no longer share memory
         if device == "meta":
             raise Invalid("`device` must be one that computes, got 'meta'. Use 'cpu'.")
         self._overrides_modes = overrides_train_or_eval(given)

@@ -26,7 +26,7 @@ from torch.nn.parameter import is_lazy
 from tardygrad.core.messages import ModuleBuffers, Vector
 from tardygrad.core.transforms import ParameterGroup
 from tardygrad.errors import Invalid, type_and_first_line
-from tardygrad.tasks.module_state import PlainState, arrays, shared
+from tardygrad.tasks.module_state import PlainState, arrays, arrays_of, shared
 
 _REQUIRES_GRAD = attrgetter("requires_grad")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
@@ -434,8 +434,8 @@ def groups_of(
     return tuple(group for group in groups if group.slices)
 
 
-def check(module: nn.Module) -> None:
-    """Raise `Invalid` for a module that cannot be bound to flat vectors."""
+def check(module: nn.Module, loss: Any = None) -> None:
+    """Raise `Invalid` for a module that cannot be bound to flat vectors, or shares memory with what its loss holds."""
     name = type(module).__name__
     if lazy := [n for n, p in module.named_parameters() if is_lazy(p)]:
         raise Invalid(f"parameters must have a shape, got lazy `{lazy[0]}` in {name}. Run one forward pass first.")
@@ -460,7 +460,7 @@ def check(module: nn.Module) -> None:
         if b.dtype == torch.float64 or b.is_complex():
             rule = "persistent buffers must fit in float32 or int64"
             raise Invalid(f"{rule}, got {b.dtype} in `{n}`. Use module.float().")
-    if both := shared(parameters | floats | ints, arrays(module)):
+    if both := shared(parameters | floats | ints, [*arrays(module), *arrays_of(loss)]):
         fix = (
             "Tie weights as one Parameter under both names; give other tensors and arrays memory of their own: clone()."
         )

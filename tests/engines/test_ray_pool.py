@@ -391,7 +391,8 @@ def test_wrong_settings_are_refused_before_anything_starts(wrong: dict[str, Any]
 
 
 def test_a_task_that_is_elsewhere_is_refused() -> None:
-    task: Any = SimpleNamespace(parameters=4, device=torch.device("cuda:0"))
+    task: Any = tg.tasks.quadratic(clients=4, dimension=4)
+    object.__setattr__(task, "device", torch.device("cuda:0"))
     with pytest.raises(tg.Invalid, match=r"needs a task on the CPU, got one on cuda:0\. Use gpus_per_worker"):
         tg.RayPool(task, METHOD)
 

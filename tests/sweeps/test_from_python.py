@@ -247,7 +247,8 @@ def test_stored_results_of_a_function_that_computes_something_else_now_are_refus
                 lambda: torch.nn.Linear(2, 2), data=tg.shard(rows, clients=4), loss=torch.nn.functional.cross_entropy,
                 test=(x, rows[1]), batch_size=3 if changed and change == "batch" else 4,
             )  # fmt: skip
-            method = tg.fedbuff(local_lr=lambda t: lr * t**-power, lr=1.0, buffer=2, local_steps=2, mode="client")
+            rates = [lr * t**-power for t in range(1, 9)]  # ends after some rounds
+            method = tg.fedbuff(local_lr=lambda t: rates[t - 1], lr=1.0, buffer=2, local_steps=2, mode="client")
             return tg.begin(method, task, tg.Fleet.paper(clients=4), rounds=2, seed=seed)
 
         return make

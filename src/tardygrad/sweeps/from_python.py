@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -150,8 +150,15 @@ def _computed(run: Run) -> dict[str, str]:
 
 def _rules(method: Method) -> str:
     """The numbers of a method's steps and weights, which may be functions without a name."""
-    steps = [(method.inner.form(t), method.outer.form(t)) for t in SOME_ROUNDS]
-    return repr((steps, [method.weight_of(delay) for delay in SOME_ROUNDS]))
+    functions = (method.inner.form, method.outer.form, method.weight_of)
+    return repr([[_value_at(function, number) for function in functions] for number in SOME_ROUNDS])
+
+
+def _value_at(function: Callable[[int], Any], number: int) -> Any:
+    try:
+        return function(number)
+    except Exception as error:  # a schedule of the user's own may end before this round
+        return type(error).__name__
 
 
 def _first_update(run: Run) -> dict[str, str]:

@@ -317,8 +317,14 @@ def test_no_room_for_any_worker_ends_the_run(scene: Scene, monkeypatch: pytest.M
 
 
 def test_a_task_that_cannot_travel_is_said_to() -> None:
-    lock: Any = tg.Task()
-    lock.clients, lock.parameters, lock.lock = 1, 4, threading.Lock()
+    class Locked(type(tg.tasks.quadratic(clients=1))):  # type: ignore[misc]
+        """A task that no call is known of, and that no process can be sent."""
+
+        def __init__(self) -> None:
+            vars(self).update(vars(tg.tasks.quadratic(clients=1)), lock=threading.Lock())
+            vars(self).pop("_call", None)
+
+    lock: Any = Locked()
     with pytest.raises(tg.Invalid, match="must be picklable to be sent"), tg.RayPool(lock, METHOD):
         pass
 

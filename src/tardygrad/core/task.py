@@ -125,12 +125,18 @@ def sample_counts(task: Task, weight_by: str | None) -> tuple[int, ...] | None:
     return counts
 
 
+REQUIRED = ("init", "batches", "gradient")
+"""What a task must define to be worked on; `evaluate` only where it is evaluated."""
+
+
 def check_task(task: object) -> None:
     """Raise `Invalid` unless an argument is a task."""
     if not isinstance(task, Task):
         rule = "a task must be a tardygrad.Task, such as a TorchTask for a module"
         got = f"the class {task.__name__}. Call it." if isinstance(task, type) else f"{type(task).__name__}."
         raise Invalid(f"{rule}, got {got} Check the order of the arguments; a task of your own is a subclass.")
+    if missing := [name for name in REQUIRED if getattr(type(task), name) is getattr(Task, name)]:
+        raise Invalid(f"a task must define `{missing[0]}`, got a {type(task).__name__} without it.")
 
 
 def ids_of(task: Task) -> tuple[str, ...] | None:
